@@ -7,11 +7,12 @@ from openai import NotFoundError
 
 from cli.stack.processes.supervisor import STOP_S_MAX
 from tests.support.job_checks import (
-    ENDPOINT,
     assert_conserved,
     chat_line,
+    create,
     ended,
     submit,
+    upload,
     watch,
 )
 from tests.support.stacks import Stack, running_stack, start_stack
@@ -19,21 +20,10 @@ from tests.support.stacks import Stack, running_stack, start_stack
 
 def test_an_item_larger_than_a_record_is_executed(stack: Stack) -> None:
     content = chat_line(0, stack.model, text="x" * 900_000) + chat_line(1, stack.model)
-    file = stack.client.files.create(file=("i.jsonl", content), purpose="batch")
-    job = stack.client.batches.create(
-        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
-    )
+    job = create(stack.client, upload(stack.client, content))
     done = watch(stack.client, job.id, ended)
     assert done.status == "completed"
     assert_conserved(stack.client, done, 2)
-
-
-def test_a_job_cancelled_before_validation_has_a_line_for_every_item(stack: Stack) -> None:
-    job = submit(stack.client, stack.model, 3000)
-    stack.client.batches.cancel(job.id)
-    done = watch(stack.client, job.id, ended)
-    assert done.status == "cancelled"
-    assert_conserved(stack.client, done, 3000)
 
 
 @pytest.mark.timeout(400)

@@ -29,9 +29,9 @@ def millrace(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> Res
 
 @contextmanager
 def shell(env: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `millrace batch …` in a process of its own."""
+    """Run `millrace …` in a process of its own."""
     with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "batch", *arguments],
+        [sys.executable, "-m", "cli.main", *arguments],
         env={**os.environ, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -90,7 +90,7 @@ def test_submit_waits_and_writes_output_and_errors(
 
 
 def test_json_is_the_batch_object(stack: Stack, env: dict[str, str]) -> None:
-    job = submitted(env, lines(stack.model, 3), "--metadata", "team=search")
+    job = submitted(env, lines(stack.model, 3), "--metadata", "team=search", "--deduplicate")
     assert millrace(env, "watch", job, "--quiet").stdout == "completed\n"
 
     status = json.loads(millrace(env, "status", job, "-o", "json").stdout)
@@ -100,29 +100,9 @@ def test_json_is_the_batch_object(stack: Stack, env: dict[str, str]) -> None:
     assert status["metadata"] == {"team": "search"}
     assert status["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
     assert status["millrace"]["succeeded"] == 3
+    assert status["millrace"]["deduplicated_items"] == 2
     assert [batch["id"] for batch in listed] == [job]
     assert job in millrace(env, "status", job).stdout
-
-
-def test_deduplicate_runs_identical_items_once(stack: Stack, env: dict[str, str]) -> None:
-    job = submitted(env, lines(stack.model, 40), "--deduplicate")
-    millrace(env, "watch", job, "--quiet")
-
-    results = millrace(env, "results", job).stdout_bytes
-    status = json.loads(millrace(env, "status", job, "-o", "json").stdout)
-
-    assert custom_ids(results) == [f"item-{n}" for n in range(40)]
-    assert status["millrace"]["deduplicated_items"] == 39
-
-
-def test_an_invalid_file_is_a_failed_job_with_its_lines(env: dict[str, str]) -> None:
-    failed = millrace(
-        env, "submit", "-", "--endpoint", CHAT, "--wait", stdin=b'{"custom_id":\n' * 9
-    )
-
-    assert failed.exit_code == ExitCode.JOB_FAILED
-    assert "line 1: " in failed.stderr
-    assert "and 4 more" in failed.stderr
 
 
 def test_a_cancelled_job_has_a_line_for_every_item(
@@ -150,7 +130,7 @@ def test_watch_ends_on_a_timeout_or_signal_and_the_job_continues(
     job = submitted(env, lines(stack.model, 10), "--no-seal")  # it waits for more files
 
     assert millrace(env, "watch", job, "--timeout", "0.5").exit_code == ExitCode.TIMEOUT
-    with shell(env, "watch", job) as watching:
+    with shell(env, "batch", "watch", job) as watching:
         assert watching.stderr is not None
         assert job.encode() in watching.stderr.readline()
         watching.send_signal(signal.SIGINT)
@@ -162,48 +142,6 @@ def test_watch_ends_on_a_timeout_or_signal_and_the_job_continues(
     await_true(
         lambda: stack.client.batches.retrieve(job).status == "cancelled", "the cancellation", 90.0
     )
-
-
-@pytest.mark.parametrize(
-    ("changed", "code", "message"),
-    [
-        ({}, ExitCode.NOT_FOUND, "request req_"),
-        ({"MILLRACE_KEY": "sk-wrong"}, ExitCode.AUTH, "request req_"),
-        ({"MILLRACE_KEY": ""}, ExitCode.AUTH, "MILLRACE_KEY"),
-        ({"MILLRACE_URL": "http://127.0.0.1:9"}, ExitCode.FAILED, "http://127.0.0.1:9"),
-    ],
-    ids=["unknown job", "wrong key", "no key", "no server"],
-)
-def test_an_expected_failure_is_one_line_and_an_exit_code(
-    env: dict[str, str], changed: dict[str, str], code: ExitCode, message: str
-) -> None:
-    failed = millrace({**env, **changed}, "status", "batch_" + "0" * 32)
-
-    assert failed.exit_code == code
-    assert failed.stdout == ""
-    assert message in failed.stderr
-    assert len(failed.stderr.splitlines()) == 1
-    assert env["MILLRACE_KEY"] not in failed.stderr
-
-
-def test_a_missing_file_is_one_line_and_creates_no_job(env: dict[str, str]) -> None:
-    failed = millrace(env, "submit", "/nowhere/in.jsonl", "--endpoint", CHAT)
-
-    assert failed.exit_code == ExitCode.FAILED
-    assert failed.stdout == ""
-    assert "/nowhere/in.jsonl: No such file or directory" in failed.stderr
-
-
-def test_results_are_written_to_a_pipe(stack: Stack, env: dict[str, str]) -> None:
-    job = submitted(env, lines(stack.model, 100))
-    millrace(env, "watch", job)
-
-    with shell(env, "results", job) as fetching:
-        written, message = fetching.communicate(timeout=COMMAND_S_MAX)
-
-    assert fetching.returncode == ExitCode.OK
-    assert custom_ids(written) == [f"item-{n}" for n in range(100)]
-    assert message == b""
 
 
 def test_a_job_is_paused_prioritised_and_resumed(stack: Stack, env: dict[str, str]) -> None:

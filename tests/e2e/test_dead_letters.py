@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from cli.exits import ExitCode
 from cli.main import app
 from tests.e2e.conftest import FAILING_TEXT
-from tests.support.job_checks import chat_line, ended, lines_of, watch
+from tests.support.job_checks import chat_line, create, ended, lines_of, upload, watch
 from tests.support.stacks import Stack
 
 pytestmark = pytest.mark.timeout(300)
@@ -32,10 +32,7 @@ def test_items_fail_after_three_attempts_and_succeed_when_edited(
         chat_line(n, stack.model, text=FAILING_TEXT if n in POISONED else "hello")
         for n in range(60)
     ]
-    source = client.files.create(file=("in.jsonl", b"".join(lines)), purpose="batch")
-    job = client.batches.create(
-        input_file_id=source.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
+    job = create(client, upload(client, b"".join(lines)))
     done = watch(client, job.id, ended)
     assert done.status == "completed"
     errors = lines_of(client, done.error_file_id)

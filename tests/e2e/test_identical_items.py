@@ -4,11 +4,19 @@ import json
 import random
 from typing import Any
 
-import httpx
 import pytest
 from openai.types import Batch
 
-from tests.support.job_checks import ENDPOINT, ended, lines_of, numbers, outcomes_of, watch
+from tests.support.job_checks import (
+    ENDPOINT,
+    create,
+    ended,
+    lines_of,
+    numbers,
+    outcomes_of,
+    upload,
+    watch,
+)
 from tests.support.kills import published_outcomes
 from tests.support.stacks import Stack
 
@@ -33,14 +41,7 @@ def submit(stack: Stack, prompts: list[int]) -> Batch:
         body = dict(reversed(fields) if number % 2 else fields)
         line = {"custom_id": f"item-{number}", "method": "POST", "url": ENDPOINT, "body": body}
         lines.append(json.dumps(line, ensure_ascii=number % 3 == 0).encode() + b"\n")
-    client = stack.client
-    file = client.files.create(file=("input.jsonl", b"".join(lines)), purpose="batch")
-    return client.batches.create(
-        input_file_id=file.id,
-        endpoint=ENDPOINT,
-        completion_window="24h",
-        extra_body={"deduplicate": True},
-    )
+    return create(stack.client, upload(stack.client, b"".join(lines)), deduplicate=True)
 
 
 def copied(job: Batch) -> int:
@@ -69,11 +70,7 @@ def assert_shared(stack: Stack, job: Batch, prompts: list[int]) -> None:
     assert job.usage.output_tokens == sum(usage["completion_tokens"] for usage in billed)
     assert copied(job) == len(answers) - len(billed)
     assert sum(outcomes_of(job).values()) == len(prompts)
-    audit = httpx.get(
-        f"{stack.url}/v1/batches/{job.id}/audit?log=true",
-        headers={"Authorization": f"Bearer {stack.key}"},
-        timeout=60,
-    ).json()
+    audit = stack.request("GET", f"/v1/batches/{job.id}/audit?log=true").json()
     assert audit["ok"], audit
     assert audit["log"]["is_whole"]
     assert audit["usage"]["ledger"]["items"] == len(billed)

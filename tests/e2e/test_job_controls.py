@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,15 @@ from openai.types import Batch
 
 from tests.e2e.observed_streams import replica_metric, role_metric
 from tests.support.job_checks import (
-    ENDPOINT,
     assert_conserved,
     chat_line,
     ended,
     lines_of,
     outcomes_of,
+    upload,
     watch,
 )
+from tests.support.job_checks import create as create_job
 from tests.support.recording_upstream import TOKENS, RecordingUpstream, recording_upstream
 from tests.support.stacks import Stack, await_true, running_stack
 from tests.support.until import until, until_found
@@ -59,16 +59,11 @@ def upstream() -> Iterator[RecordingUpstream]:
 
 @pytest.fixture(scope="module")
 def stack(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    options = ("--engine", "openai_http", "--upstream", upstream.url, "--model", MODEL)
+    options = ["--engine", "openai_http", "--upstream", upstream.url, "--model", MODEL]
+    options += ["--concurrency", str(CONCURRENCY)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "skewed_clocks"))
-        with running_stack(
-            tmp_path_factory.mktemp("early"),
-            *options,
-            "--concurrency",
-            str(CONCURRENCY),
-            model=MODEL,
-        ) as running:
+        with running_stack(tmp_path_factory.mktemp("early"), *options, model=MODEL) as running:
             yield running
 
 
@@ -77,25 +72,50 @@ def stack(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory)
 def test_no_item_starts_after_a_cancellation(
     stack: Stack, upstream: RecordingUpstream, seed: int, kills: bool
 ) -> None:
-    """P7, one of its two hundred runs each."""
-    end = cancel_at_random(stack, upstream, seed=seed, count=1500, kills=kills)
-    assert end.late_s <= CANCEL_S_MAX
-    assert end.ended_s <= TERMINAL_S_MAX
+    """P7, one of its two hundred runs each: at a seeded moment, and with a killed worker."""
+    chance, count, name = random.Random(seed), 1500, f"cancel-{seed}"
+    job = create(stack, name, count)
+    at = chance.randrange(1, count // 2)
+    watch(stack.client, job.id, lambda seen: progress(seen) >= at)
+    if kills and chance.random() < 0.5:
+        stack.kill("gpu-consumer")
+    stack.client.batches.cancel(job.id)
+    cancelled_s = time.time()
+    if kills:
+        stack.kill("gpu-consumer")
+    done = watch(stack.client, job.id, ended)
+    assert time.time() - cancelled_s <= TERMINAL_S_MAX
+    assert done.status == "cancelled", done
+    wait_until_idle(stack, upstream, name)
+    assert_conserved(stack.client, done, count)
+    assert outcomes_of(done)["cancelled"] > 0
+    assert max(upstream.starts(name)) - cancelled_s <= CANCEL_S_MAX
 
 
 @pytest.mark.timeout(400)
 def test_no_item_starts_after_the_deadline(stack: Stack, upstream: RecordingUpstream) -> None:
-    """P8, four of its hundred runs at once."""
-    ends = expire(stack, upstream, jobs_count=4, count=4000, name="expire")
-    late_s, ended_s = [end.late_s for end in ends], [end.ended_s for end in ends]
-    assert max(late_s) <= 0, late_s
-    assert max(ended_s) <= TERMINAL_S_MAX, ended_s
-    assert any(outcomes_of(end.job)["succeeded"] for end in ends)
-    expired = [end for end in ends if end.job.status == "expired"]
-    assert expired
-    for end in expired:
-        codes = {line["error"]["code"] for line in lines_of(stack.client, end.job.error_file_id)}
-        assert codes == {"batch_expired"}
+    """P8, four of its hundred runs at once: jobs of the shortest window expire together."""
+    count, names = 4000, [f"expire-{number}" for number in range(4)]
+    # All at once: one that begins seconds before the others may have ended when they expire.
+    files = [upload_items(stack, name, count) for name in names]
+    made, deadlines = [], []
+    for file_id in files:
+        made.append(create_job(stack.client, file_id, f"{WINDOW_S}s"))
+        deadlines.append(time.time() + WINDOW_S)  # as its owner reckons, whatever the row says
+    over = [(watch(stack.client, job.id, ended, timeout_s=120), time.time()) for job in made]
+    for name in names:
+        wait_until_idle(stack, upstream, name)
+    for name, (done, seen_s), deadline_s in zip(names, over, deadlines, strict=True):
+        assert done.status in {"expired", "completed"}, done  # the most urgent may be done
+        assert_conserved(stack.client, done, count)
+        assert (outcomes_of(done)["expired"] > 0) is (done.status == "expired")
+        assert max(upstream.starts(name), default=deadline_s) <= deadline_s
+        assert seen_s - deadline_s <= TERMINAL_S_MAX
+        if done.status == "expired":
+            errors = lines_of(stack.client, done.error_file_id)
+            assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+    assert any(outcomes_of(done)["succeeded"] for done, _ in over)
+    assert any(done.status == "expired" for done, _ in over)
 
 
 @pytest.mark.timeout(400)
@@ -148,34 +168,39 @@ def test_a_repeatedly_paused_job_completes(stack: Stack, upstream: RecordingUpst
     assert len(upstream.starts("again")) <= count + 5 * IN_FLIGHT_MAX
 
 
-@pytest.mark.timeout(400)
-def test_a_job_stops_at_its_failure_budget(stack: Stack, upstream: RecordingUpstream) -> None:
-    with upstream.holding("fail", after=20 + IN_FLIGHT_MAX):
-        job = create(stack, "fail", 3000, max_failed_items=20)
-        seen = watch(stack.client, job.id, lambda seen: close_reason(seen) is not None)
-        assert close_reason(seen) == "failure_budget"
-    done = watch(stack.client, job.id, ended)
-    assert done.status == "cancelled"
-    assert_conserved(stack.client, done, 3000)
-    assert 20 < outcomes_of(done)["failed"] <= 20 + IN_FLIGHT_MAX + CONCURRENCY
-    (*_, last) = lines_of(stack.client, done.error_file_id)
-    assert last["error"]["code"] == "failure_budget_exceeded"
+TOKENS_EACH = TOKENS["total_tokens"]
 
 
 @pytest.mark.timeout(400)
-def test_a_job_stops_at_its_spend_cap(stack: Stack, upstream: RecordingUpstream) -> None:
-    cap, each = 100 * TOKENS["total_tokens"], TOKENS["total_tokens"]
-    with upstream.holding("spend", after=100 + IN_FLIGHT_MAX):
-        job = create(stack, "spend", 3000, max_total_tokens=cap)
+@pytest.mark.parametrize(
+    ("name", "limit", "item_count", "reason", "code"),
+    [
+        ("fail", {"max_failed_items": 20}, 21, "failure_budget", "failure_budget_exceeded"),
+        ("spend", {"max_total_tokens": 100 * TOKENS_EACH}, 100, "spend_cap", "spend_cap_reached"),
+    ],
+)
+def test_a_job_stops_at_its_budget(
+    stack: Stack,
+    upstream: RecordingUpstream,
+    name: str,
+    limit: dict[str, int],
+    item_count: int,
+    reason: str,
+    code: str,
+) -> None:
+    """The budget ends with item `item_count` of its kind."""
+    with upstream.holding(name, after=item_count + IN_FLIGHT_MAX):
+        job = create(stack, name, 3000, **limit)
         seen = watch(stack.client, job.id, lambda seen: close_reason(seen) is not None)
-        assert close_reason(seen) == "spend_cap"
+        assert close_reason(seen) == reason
     done = watch(stack.client, job.id, ended)
     assert done.status == "cancelled"
     assert_conserved(stack.client, done, 3000)
     assert done.usage is not None
-    assert cap <= done.usage.total_tokens <= cap + (IN_FLIGHT_MAX + CONCURRENCY) * each
+    used = {"fail": outcomes_of(done)["failed"], "spend": done.usage.total_tokens / TOKENS_EACH}
+    assert item_count <= used[name] <= item_count + IN_FLIGHT_MAX + CONCURRENCY
     (*_, last) = lines_of(stack.client, done.error_file_id)
-    assert last["error"]["code"] == "spend_cap_reached"
+    assert last["error"]["code"] == code
 
 
 @pytest.mark.timeout(400)
@@ -260,86 +285,19 @@ def dropped_calls(stack: Stack) -> float:
     return dropped + sum(aborted)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyEnd:
-    """The result of one run."""
-
-    job: Batch
-    ended_s: float  # from the cancel or the expiry to the terminal state
-    late_s: float  # from there to the last item that began; negative when none began after it
-
-
 def create(stack: Stack, name: str, count: int, **fields: Any) -> Batch:
-    """Submit a job whose items' texts start with `name`; `fields` are of the request, also ours."""
-    return start(stack, upload(stack, name, count), **fields)
+    """Submit a job whose items' texts start with `name`; `fields` are Millrace's own."""
+    return create_job(stack.client, upload_items(stack, name, count), **fields)
 
 
-def start(stack: Stack, file_id: str, **fields: Any) -> Batch:
-    """Create the job of an uploaded file."""
-    window = fields.pop("completion_window", "24h")
-    return stack.client.batches.create(
-        input_file_id=file_id, endpoint=ENDPOINT, completion_window=window, extra_body=fields
-    )
-
-
-def upload(stack: Stack, name: str, count: int) -> str:
-    """Upload items whose texts start with `name`."""
+def upload_items(stack: Stack, name: str, count: int) -> str:
     content = b"".join(chat_line(n, MODEL, text=name) for n in range(count))
-    return stack.client.files.create(file=("in.jsonl", content), purpose="batch").id
+    return upload(stack.client, content)
 
 
 def progress(job: Batch) -> int:
     """Items that have ended."""
     return sum(outcomes_of(job).values())
-
-
-def cancel_at_random(
-    stack: Stack, upstream: RecordingUpstream, *, seed: int, count: int, kills: bool
-) -> EarlyEnd:
-    """Cancel a job at a seeded moment, perhaps kill its worker, and check what it is worth."""
-    chance = random.Random(seed)
-    name = f"cancel-{seed}"
-    job = create(stack, name, count)
-    at = chance.randrange(1, count // 2)
-    watch(stack.client, job.id, lambda seen: progress(seen) >= at)
-    if kills and chance.random() < 0.5:
-        stack.kill("gpu-consumer")
-    stack.client.batches.cancel(job.id)
-    cancelled_s = time.time()
-    if kills:
-        stack.kill("gpu-consumer")
-    done = watch(stack.client, job.id, ended)
-    ended_s = time.time() - cancelled_s
-    assert done.status == "cancelled", done
-    wait_until_idle(stack, upstream, name)
-    assert_conserved(stack.client, done, count)
-    assert outcomes_of(done)["cancelled"] > 0
-    return EarlyEnd(done, ended_s, max(upstream.starts(name)) - cancelled_s)
-
-
-def expire(
-    stack: Stack, upstream: RecordingUpstream, *, jobs_count: int, count: int, name: str
-) -> list[EarlyEnd]:
-    """Let jobs of the shortest window expire together, and check what each is worth."""
-    names = [f"{name}-{number}" for number in range(jobs_count)]
-    # All at once: one that begins seconds before the others may have ended when they expire.
-    files = [upload(stack, own_name, count) for own_name in names]
-    made, deadlines = [], []
-    for file_id in files:
-        made.append(start(stack, file_id, completion_window=f"{WINDOW_S}s"))
-        deadlines.append(time.time() + WINDOW_S)  # as its owner reckons, whatever the row says
-    over = [(watch(stack.client, job.id, ended, timeout_s=120), time.time()) for job in made]
-    for own_name in names:
-        wait_until_idle(stack, upstream, own_name)
-    ends = []
-    for own_name, (done, seen_s), deadline_s in zip(names, over, deadlines, strict=True):
-        ended_s = seen_s - deadline_s
-        assert done.status in {"expired", "completed"}, done  # the most urgent may be done
-        assert_conserved(stack.client, done, count)
-        assert (outcomes_of(done)["expired"] > 0) is (done.status == "expired")
-        starts = upstream.starts(own_name)
-        ends.append(EarlyEnd(done, ended_s, max(starts, default=deadline_s) - deadline_s))
-    return ends
 
 
 def wait_until_idle(stack: Stack, upstream: RecordingUpstream, name: str) -> int:

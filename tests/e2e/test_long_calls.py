@@ -5,14 +5,12 @@ disconnects frees its slot at once and leaks nothing.
 """
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -28,11 +26,12 @@ from cli.main import app
 from core.outcomes import Outcome
 from results.tables import billed_calls
 from tests.e2e.observed_streams import ENDPOINT, replica_metric
+from tests.e2e.test_cli_batch import COMMAND_S_MAX, shell
 from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(400)
 
-COMMAND_S_MAX = 60
 TOKENS_MAX = 4096
 """A call of so many tokens lasts 80 s."""
 
@@ -85,45 +84,14 @@ def test_only_the_answer_is_on_stdout(stack: Stack, env: dict[str, str]) -> None
     assert quiet.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--model", "unknown"], ExitCode.NOT_FOUND, "model"),
-        (["--key", "sk-wrong"], ExitCode.AUTH, "key"),
-        (["--url", "http://127.0.0.1:1", "--model", "m"], ExitCode.FAILED, "Cannot reach"),
-        (["--timeout", "0.001"], ExitCode.TIMEOUT, "time"),
-    ],
-)
-def test_a_failed_call_has_a_message_and_an_exit_code(
-    env: dict[str, str], arguments: list[str], code: ExitCode, message: str
-) -> None:
-    failed = millrace(env, "chat", "--prompt", "Hello.", *arguments)
-
-    assert failed.exit_code == code
-    assert failed.stdout == ""
-    assert failed.stderr.startswith("millrace: ")
-    assert message in failed.stderr
-    assert len(failed.stderr.splitlines()) == 1
-
-
 def test_an_interrupted_answer_ends_at_once(stack: Stack, env: dict[str, str]) -> None:
     arguments = ["--prompt", "Hello.", "--model", stack.model, "--max-tokens", "5000"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "chat", *arguments],
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # A test run in the background ignores SIGINT, and its children would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.read(9) == b"Simulated"
-            started_s = time.monotonic()
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=COMMAND_S_MAX)
-        finally:
-            process.kill()
+    with shell(env, "chat", *arguments) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(9) == b"Simulated"
+        started_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=COMMAND_S_MAX)
     assert process.returncode == ExitCode.INTERRUPTED
     assert time.monotonic() - started_s < 10
 
@@ -151,32 +119,17 @@ def test_bench_online_fails_without_a_success(env: dict[str, str]) -> None:
     assert "Cannot reach http://127.0.0.1:1" in unreachable.stderr
 
 
-def test_a_background_call_is_shown_with_its_answer(stack: Stack, env: dict[str, str]) -> None:
-    job = in_background(stack)
-
-    def completed() -> bool:
-        shown = millrace(env, "jobs", "show", job, "-o", "json")
-        return bool(json.loads(shown.stdout)["status"] == "completed")
-
-    await_true(completed, "the job's answer")
+def test_background_calls_are_shown_and_cancelled(stack: Stack, env: dict[str, str]) -> None:
+    job, long = in_background(stack), in_background(stack, max_tokens=5000)
+    cancelled = millrace(env, "jobs", "cancel", long)
+    assert cancelled.exit_code == ExitCode.OK
+    assert "cancel" in cancelled.stdout
+    for one, status in ((job, "completed"), (long, "cancelled")):
+        shown = partial(millrace, env, "jobs", "show", one, "-o", "json")
+        until(lambda: json.loads(shown().stdout)["status"] == status)  # noqa: B023
     assert "HTTP 200" in millrace(env, "jobs", "show", job).stdout
     assert millrace(env, "jobs", "cancel", job).exit_code != ExitCode.OK
     assert millrace(env, "jobs", "show", "job_none").exit_code == ExitCode.NOT_FOUND
-
-
-def test_a_background_call_is_cancelled(stack: Stack, env: dict[str, str]) -> None:
-    job = in_background(stack, max_tokens=5000)
-
-    cancelled = millrace(env, "jobs", "cancel", job)
-
-    assert cancelled.exit_code == ExitCode.OK
-    assert "cancel" in cancelled.stdout
-
-    def is_cancelled() -> bool:
-        shown = millrace(env, "jobs", "show", job, "-o", "json")
-        return bool(json.loads(shown.stdout)["status"] == "cancelled")
-
-    await_true(is_cancelled, "the cancellation")
 
 
 def test_keys_are_listed_without_their_secrets(stack: Stack) -> None:

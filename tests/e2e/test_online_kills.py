@@ -47,14 +47,18 @@ def running_calls(stack: Stack) -> float:
     return replica_metric(stack, "millrace_calls_running")
 
 
+def call(stack: Stack, timeout_ms: int, text: str = "x", max_tokens: int = 1) -> httpx.Response:
+    messages = [{"role": "user", "content": text}]
+    body = {"model": stack.model, "messages": messages, "max_tokens": max_tokens}
+    headers = {"x-request-timeout-ms": str(timeout_ms)}
+    return stack.request("POST", ENDPOINT, json=body, headers=headers)
+
+
 def answers(stack: Stack) -> bool:
-    body = {"model": stack.model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-    headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": "3000"}
     try:
-        answer = httpx.post(f"{stack.url}{ENDPOINT}", json=body, headers=headers, timeout=5)
+        return call(stack, 3000).status_code == 200
     except httpx.TransportError:
         return False
-    return answer.status_code == 200
 
 
 def texts(name: str) -> list[str]:
@@ -109,24 +113,14 @@ def test_a_killed_replica_has_its_unary_calls_answered_by_the_next(
     """Nothing of them was shown, so they run again, and their clients notice nothing."""
     calls = [text.replace("stream", "unary") for text in texts("next replica")]
     with ThreadPoolExecutor(STREAMS) as pool:
-        answers = [pool.submit(unary_call, stack, text) for text in calls]
+        # All of them still run when the last has started.
+        answers = [pool.submit(call, stack, DEADLINE_MS, text, 2 * TOKENS) for text in calls]
         await_true(lambda: all(map(upstream.executions, calls)), "all of them to run")
         stack.kill("gpu-consumer")
         statuses = [answer.result().status_code for answer in answers]
 
     assert set(statuses) == {200}, statuses
     assert {len(upstream.executions(text)) for text in calls} == {2}
-
-
-def unary_call(stack: Stack, text: str) -> httpx.Response:
-    body = {
-        "model": stack.model,
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": 2 * TOKENS,  # all of them still run when the last has started
-    }
-    headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": str(DEADLINE_MS)}
-    timeout_s = DEADLINE_MS / 1000 + 10
-    return httpx.post(f"{stack.url}{ENDPOINT}", json=body, headers=headers, timeout=timeout_s)
 
 
 @pytest.mark.timeout(400)
@@ -202,9 +196,7 @@ def broker(stack: Stack) -> psutil.Process:
 
 def refusal(stack: Stack) -> tuple[int, str, float]:
     """Call once; return status, code and Retry-After, or zeros for a call that timed out."""
-    body = {"model": stack.model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-    headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": "500"}
-    answer = httpx.post(f"{stack.url}{ENDPOINT}", json=body, headers=headers, timeout=30)
+    answer = call(stack, 500)
     if answer.status_code != 503:
         return answer.status_code, "", 0.0
     return 503, answer.json()["error"]["code"], float(answer.headers["retry-after"])

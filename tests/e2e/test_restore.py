@@ -4,9 +4,7 @@ completes.
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import sqlalchemy as sa
 from openai.types import Batch
@@ -48,9 +46,7 @@ def libpq(url: str) -> str:
 
 
 def control(stack: Stack, job: Batch, action: str) -> None:
-    headers = {"authorization": f"Bearer {stack.key}"}
-    answer = httpx.post(f"{stack.url}/v1/batches/{job.id}/{action}", headers=headers, timeout=60)
-    assert answer.status_code == 200, answer.text
+    stack.request("POST", f"/v1/batches/{job.id}/{action}").raise_for_status()
 
 
 def done(job: Batch) -> int:
@@ -73,12 +69,6 @@ def billed(engine: sa.Engine, job: Batch) -> tuple[int, int, int]:
         query = sa.select(*sums).where(usage_ledger.c.job_id == parse_public_id(JOB, job.id))
         items, given, made = connection.execute(query).one()
     return int(items), int(given), int(made)
-
-
-def audited(stack: Stack, job: Batch) -> Any:
-    headers = {"authorization": f"Bearer {stack.key}"}
-    url = f"{stack.url}/v1/batches/{job.id}/audit?log=true"
-    return httpx.get(url, headers=headers, timeout=60).json()
 
 
 def test_a_restored_database_is_completed_from_the_log(
@@ -131,7 +121,7 @@ def test_a_restored_database_is_completed_from_the_log(
             outcomes = outcomes_of(finished)
             used = (finished.usage.input_tokens, finished.usage.output_tokens)
             assert billed(engine, finished) == (outcomes["succeeded"], *used)
-            audit = audited(stack, finished)
+            audit = stack.request("GET", f"/v1/batches/{job.id}/audit?log=true").json()
             assert audit["ok"], audit["differences"]
             if job is stopped:
                 assert outcomes["cancelled"] > 0

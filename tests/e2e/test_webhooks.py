@@ -8,7 +8,7 @@ from openai import OpenAI
 
 from results.webhooks.events.messages import EVENT_TYPES
 from tests.integration.webhooks.receivers import Receiver, ok, receiving
-from tests.support.job_checks import ENDPOINT, chat_line, ended, watch
+from tests.support.job_checks import chat_line, create, ended, upload, watch
 from tests.support.stacks import Stack, await_true
 
 ITEM_COUNT, FAILED_COUNT = 2000, 5
@@ -64,14 +64,7 @@ def submit_with_callback(client: OpenAI, model: str, url: str) -> str:
     for line in lines[:FAILED_COUNT]:
         line["body"]["stream"] = True  # fails the item
     content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
-    file = client.files.create(file=("input.jsonl", content), purpose="batch")
-    job = client.batches.create(
-        input_file_id=file.id,
-        endpoint=ENDPOINT,
-        completion_window="24h",
-        extra_body={"callback_url": url},
-    )
-    return job.id
+    return create(client, upload(client, content), callback_url=url).id
 
 
 def bodies_of(receiver: Receiver) -> list[dict[str, Any]]:

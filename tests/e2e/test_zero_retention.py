@@ -5,7 +5,6 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 import sqlalchemy as sa
 from openai import BadRequestError
@@ -19,7 +18,7 @@ from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
 from results.retention.batch_removal import BatchDataRemoval
 from storage.objects.local_object_store import LocalObjectStore
-from tests.support.job_checks import ENDPOINT, ended, lines_of, watch
+from tests.support.job_checks import ENDPOINT, create, ended, lines_of, upload, watch
 from tests.support.stacks import Stack
 from tests.support.stored_content import Found, search, stored_objects
 
@@ -58,18 +57,8 @@ def submit(stack: Stack, texts: list[str], name: str, **fields: Any) -> Batch:
         }
         line = {"custom_id": f"{name}-{number}", "method": "POST", "url": ENDPOINT, "body": body}
         lines.append(json.dumps(line).encode() + b"\n")
-    client = stack.client
-    file = client.files.create(
-        file=(f"{FILENAME.decode()}.jsonl", b"".join(lines)), purpose="batch"
-    )
-    return client.batches.create(
-        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", extra_body=fields
-    )
-
-
-def get(stack: Stack, path: str) -> httpx.Response:
-    headers = {"authorization": f"Bearer {stack.key}"}
-    return httpx.get(f"{stack.url}{path}", headers=headers, timeout=60)
+    file_id = upload(stack.client, b"".join(lines), f"{FILENAME.decode()}.jsonl")
+    return create(stack.client, file_id, **fields)
 
 
 def folders(keys: set[str]) -> set[str]:
@@ -87,14 +76,14 @@ def assert_readable(stack: Stack, job: Batch, texts: list[str]) -> list[bytes]:
     }
     assert all(text.startswith("Simulated ") for text in texts_of_answers)
     assert len(texts_of_answers) == len({text for text in texts if not text.endswith("streams")})
-    lines = get(stack, f"/v1/batches/{job.id}/results").text.splitlines()
+    lines = stack.request("GET", f"/v1/batches/{job.id}/results").text.splitlines()
     by_name = {line["custom_id"]: line["response"] for line in map(json.loads, lines)}
     assert by_name == {line["custom_id"]: line["response"] for line in output + errors}
-    (letter,) = get(stack, f"/v1/dead_letters?batch={job.id}").json()["data"]
+    (letter,) = stack.request("GET", f"/v1/dead_letters?batch={job.id}").json()["data"]
     assert (letter["code"], letter["custom_id"]) == ("stream_unsupported", None)
-    shown = get(stack, f"/v1/dead_letters/{letter['id']}").json()
+    shown = stack.request("GET", f"/v1/dead_letters/{letter['id']}").json()
     assert shown["response"] == errors[0]["response"]["body"]
-    audit = get(stack, f"/v1/batches/{job.id}/audit?log=true").json()
+    audit = stack.request("GET", f"/v1/batches/{job.id}/audit?log=true").json()
     assert audit["ok"], audit
     return [text[: len("Simulated 00000000.")].encode() for text in texts_of_answers]
 
@@ -123,9 +112,7 @@ def test_deleted_content_is_nowhere(stack: Stack) -> None:
     job_id = parse_public_id(JOB, job.id)
     assert job_id is not None
     assert job_key_name(job_id) in dict(stored_objects(stack))
-    assert httpx.delete(
-        f"{own.url}/v1/batches/{job.id}", headers={"authorization": f"Bearer {own.key}"}
-    ).json()["deleted"]
+    assert own.request("DELETE", f"/v1/batches/{job.id}").json()["deleted"]
     assert job_key_name(job_id) not in dict(stored_objects(stack))  # at once
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
     store = LocalObjectStore(stack.data / "objects", clock=SystemClock())
@@ -141,7 +128,7 @@ def test_deleted_content_is_nowhere(stack: Stack) -> None:
     engine.dispose()
     assert items == len(set(texts))
     assert tokens > 0
-    assert get(own, f"/v1/batches/{job.id}").status_code == 404
+    assert own.request("GET", f"/v1/batches/{job.id}").status_code == 404
 
 
 def test_calls_leave_no_readable_content_and_durable_ones_are_refused(stack: Stack) -> None:
@@ -171,9 +158,5 @@ def test_calls_leave_no_readable_content_and_durable_ones_are_refused(stack: Sta
         ({"stream": True}, {"idempotency-key": "k"}),
         ({"background": True}, {}),
     ):
-        answer = httpx.post(
-            f"{own.url}/v1/chat/completions",
-            headers={"authorization": f"Bearer {own.key}", **more},
-            json=body | fields,
-        )
+        answer = own.request("POST", ENDPOINT, headers=more, json=body | fields)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "zero_retention")

@@ -28,11 +28,21 @@ def chat_line(index: int, model: str, *, text: str = "hello", max_tokens: int = 
 def submit(client: OpenAI, model: str, count: int, window: str = "24h") -> Batch:
     """Upload `count` lines and create a job; the window may be shorter than OpenAI's 24h."""
     content = b"".join(chat_line(n, model) for n in range(count))
-    file = client.files.create(file=("input.jsonl", content), purpose="batch")
+    return create(client, upload(client, content), window)
+
+
+def upload(client: OpenAI, content: bytes, name: str = "input.jsonl") -> str:
+    """Upload an input file and return its id."""
+    return client.files.create(file=(name, content), purpose="batch").id
+
+
+def create(client: OpenAI, file_id: str, window: str = "24h", **fields: Any) -> Batch:
+    """Create the job of an uploaded file; `fields` are Millrace's own."""
     return client.batches.create(
-        input_file_id=file.id,
+        input_file_id=file_id,
         endpoint=ENDPOINT,
         completion_window=window,  # type: ignore[arg-type]
+        extra_body=fields,
     )
 
 

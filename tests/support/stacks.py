@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 from openai import OpenAI
 
@@ -55,6 +57,11 @@ class Stack:
         state = read_state(self.data)
         assert state is not None
         return state
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send one request with the stack's key."""
+        headers = {"authorization": f"Bearer {self.key}", **options.pop("headers", {})}
+        return httpx.request(method, self.url + path, headers=headers, timeout=60, **options)
 
     def pid(self, role: str) -> int | None:
         """Return the process id of a role, or None while it does not run."""
