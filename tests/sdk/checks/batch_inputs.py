@@ -8,9 +8,8 @@ from openai.types import Batch
 from tests.sdk.checks.site import Site
 
 
-def created_batch(site: Site, count: int, metadata: dict[str, str] | None = None) -> Batch:
+def created_batch(site: Site, count: int, **options: Any) -> Batch:
     """Return a new batch of `count` chats."""
-    options: dict[str, Any] = {} if metadata is None else {"metadata": metadata}
     return site.client.batches.create(
         input_file_id=batch_input(site, count),
         endpoint="/v1/chat/completions",

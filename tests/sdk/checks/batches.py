@@ -39,12 +39,7 @@ def carries_its_metadata(site: Site) -> None:
 def has_expiring_output(site: Site) -> None:
     client = site.client
     expiry = {"output_expires_after": {"anchor": "created_at", "seconds": 7200}}
-    job = client.batches.create(
-        input_file_id=batch_input(site, 1),
-        endpoint="/v1/chat/completions",
-        completion_window="24h",
-        extra_body=expiry,
-    )
+    job = created_batch(site, 1, extra_body=expiry)
     done = poll(lambda: client.batches.retrieve(job.id), _has_ended)
     assert done.output_file_id is not None
     output = client.files.retrieve(done.output_file_id)

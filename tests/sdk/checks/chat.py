@@ -25,14 +25,11 @@ def max_completion_tokens(site: Site) -> None:
 
 
 def content_parts(site: Site) -> None:
-    answer = site.client.chat.completions.create(
-        model=site.chat_model,
-        messages=[
-            {"role": "system", "content": "Say “größe 数”."},
-            {"role": "user", "content": [{"type": "text", "text": "Why?"}]},
-        ],
-        max_tokens=4,
-    )
+    messages = [
+        {"role": "system", "content": "Say “größe 数”."},
+        {"role": "user", "content": [{"type": "text", "text": "Why?"}]},
+    ]
+    answer = site.chat(messages=messages, max_tokens=4)
     equal(answer.usage and answer.usage.completion_tokens, 4)
 
 
@@ -90,18 +87,14 @@ def streamed_with_the_helper(site: Site) -> None:
         model=site.chat_model, messages=MESSAGES, max_tokens=8
     ) as stream:
         kinds = [event.type for event in stream]
-        final = (
-            stream.current_completion_snapshot
-        )  # the final completion raises on an end by length
+        final = stream.current_completion_snapshot  # the final one raises on an end by length
     equal(kinds.count("content.done"), 1)
     equal(final.choices[0].finish_reason, "length")
     equal(bool(final.choices[0].message.content), True)
 
 
 def streamed_raw(site: Site) -> None:
-    raw = site.client.chat.completions.with_raw_response.create(
-        model=site.chat_model, messages=MESSAGES, max_tokens=4, stream=True
-    )
+    raw = site.raw_chat(max_tokens=4, stream=True)
     equal(raw.headers["content-type"].partition(";")[0], "text/event-stream")
     equal(raw.headers["cache-control"], "no-cache")
     equal(raw.headers["x-accel-buffering"], "no")
@@ -121,25 +114,13 @@ def streamed_lines(site: Site) -> None:
 
 def refused_by_the_engine(site: Site) -> None:
     for stream in (False, True):
-        error = refused(
-            openai.BadRequestError,
-            site.client.chat.completions.create,
-            model=site.chat_model,
-            messages=[],
-            stream=stream,
-        )
+        error = refused(openai.BadRequestError, site.chat, messages=[], stream=stream)
         equal(sorted(error.body), ["code", "message", "param", "type"])
 
 
 def unknown_model(site: Site) -> None:
     for stream in (False, True):
-        error = refused(
-            openai.NotFoundError,
-            site.client.chat.completions.create,
-            model="nope",
-            messages=MESSAGES,
-            stream=stream,
-        )
+        error = refused(openai.NotFoundError, site.chat, model="nope", stream=stream)
         equal(error.code, "model_not_found")
 
 

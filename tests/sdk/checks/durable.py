@@ -1,11 +1,12 @@
 """Durable calls."""
 
 import uuid
+from functools import partial
 from typing import Any
 
 import openai
 
-from tests.sdk.checks.site import MESSAGES, Site, equal, poll, refused
+from tests.sdk.checks.site import Site, equal, poll, refused
 
 
 def replayed_under_its_key(site: Site) -> None:
@@ -24,29 +25,17 @@ def reused_key_with_another_body(site: Site) -> None:
 
 
 def key_in_flight(site: Site) -> None:
-    body: dict[str, Any] = {
-        "model": site.chat_model,
-        "messages": MESSAGES,
-        "max_tokens": 2000,
-        "stream": True,
-        "extra_headers": {"Idempotency-Key": uuid.uuid4().hex},
-    }
-    with site.client.chat.completions.create(**body) as stream:
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    ask = partial(site.chat, max_tokens=2000, stream=True, extra_headers=headers)
+    with ask() as stream:
         next(stream)
-        error = refused(openai.ConflictError, site.client.chat.completions.create, **body)
+        error = refused(openai.ConflictError, ask)
     equal((error.status_code, error.code), (409, "idempotency_key_in_flight"))
 
 
 def stream_replayed_under_its_key(site: Site) -> None:
-    body: dict[str, Any] = {
-        "model": site.chat_model,
-        "messages": MESSAGES,
-        "max_tokens": 8,
-        "stream": True,
-        "extra_headers": {"Idempotency-Key": uuid.uuid4().hex},
-    }
-    client = _retrying(site)
-    first, second = (list(client.chat.completions.create(**body)) for _ in range(2))
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    first, second = (list(_raw(site, headers, stream=True).parse()) for _ in range(2))
     equal(second, first)
 
 
@@ -63,14 +52,16 @@ def not_waited_for(site: Site) -> None:
 
 
 def in_the_background(site: Site) -> None:
-    raw = _raw(site, {}, background=True)
+    raw = _raw(site, {}, extra_body={"background": True})
     equal((raw.status_code, raw.parse().object), (202, "job"))
     _await_answer(site, raw.parse().id)
 
 
-def unknown_job(site: Site) -> None:
-    error = refused(openai.NotFoundError, site.client.get, path="/jobs/nope", cast_to=object)
-    equal(sorted(error.body), ["code", "message", "param", "type"])
+def _raw(site: Site, headers: dict[str, str], **options: Any) -> Any:
+    """An answered call is in flight until its answer is stored: meanwhile the client retries on
+    409.
+    """
+    return site.raw_chat(5, **{"max_tokens": 4, "extra_headers": headers, **options})
 
 
 def _await_answer(site: Site, job_id: str) -> None:
@@ -80,20 +71,3 @@ def _await_answer(site: Site, job_id: str) -> None:
     job = poll(read, lambda found: found["status"] == "completed")
     equal((job["object"], job["response"]["status_code"]), ("job", 200))
     equal(job["response"]["body"]["object"], "chat.completion")
-
-
-def _retrying(site: Site) -> openai.OpenAI:
-    """An answered call is in flight until its answer is stored: meanwhile the client retries on
-    409.
-    """
-    return site.client.with_options(max_retries=5)
-
-
-def _raw(site: Site, headers: dict[str, str], **extra: bool) -> Any:
-    return _retrying(site).chat.completions.with_raw_response.create(
-        model=site.chat_model,
-        messages=MESSAGES,
-        max_tokens=4,
-        extra_headers=headers,
-        extra_body=extra,
-    )

@@ -13,12 +13,6 @@ def wrong_key(site: Site) -> None:
     equal((error.status_code, error.code), (401, "invalid_api_key"))
 
 
-def unknown_batch(site: Site) -> None:
-    absent = "batch_" + "0" * 32
-    error = refused(openai.NotFoundError, lambda: site.client.batches.retrieve(absent))
-    equal((error.status_code, error.code), (404, "batch_not_found"))
-
-
 def unknown_route(site: Site) -> None:
     error = refused(openai.NotFoundError, site.client.fine_tuning.jobs.list)
     equal(error.type, "invalid_request_error")
@@ -53,15 +47,6 @@ def exhausted_quota(site: Site) -> None:
     equal((error.type, error.code), ("insufficient_quota", "storage_limit_exceeded"))
     equal(error.response.request.headers["x-stainless-retry-count"], "0")
     equal(time.monotonic() - started_s < 5, True)
-
-
-def unreachable_server(site: Site) -> None:
-    client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key=site.key, max_retries=0)
-    try:
-        client.models.list()
-    except openai.APIConnectionError:
-        return
-    raise AssertionError("connected to an unused port")
 
 
 async def through_the_async_client(site: Site) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import openai
@@ -22,11 +21,6 @@ def from_a_path(site: Site) -> None:
     equal(site.client.files.content(file.id).read(), CONTENT)
 
 
-def from_bytes(site: Site) -> None:
-    file = site.client.files.create(file=CONTENT, purpose="batch")
-    equal(file.bytes, len(CONTENT))
-
-
 def from_an_open_file(site: Site) -> None:
     source = io.BytesIO(CONTENT)
     source.name = "opened.jsonl"
@@ -36,24 +30,6 @@ def from_an_open_file(site: Site) -> None:
 def from_a_tuple_with_a_type(site: Site) -> None:
     source = ("größe 数.jsonl", CONTENT, "application/jsonl")
     equal(site.client.files.create(file=source, purpose="user_data").filename, source[0])
-
-
-def with_the_file_before_its_purpose(site: Site) -> None:
-    """curl users often send this order; the client sends the purpose first."""
-    parts = [
-        '--cut\r\nContent-Disposition: form-data; name="file"; filename="curl.jsonl"\r\n\r\n{}\r\n',
-        '--cut\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--cut--\r\n',
-    ]
-    headers = {
-        "Authorization": f"Bearer {site.key}",
-        "Content-Type": "multipart/form-data; boundary=cut",
-    }
-    address = f"{site.url}/v1/files"
-    request = urllib.request.Request(address, "".join(parts).encode(), headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        equal(answer.status, 200)
-    newest = next(iter(site.client.files.list(limit=1)))
-    equal((newest.filename, newest.bytes), ("curl.jsonl", 2))
 
 
 def with_an_expiry(site: Site) -> None:

@@ -27,8 +27,17 @@ class look_up(BaseModel):  # noqa: N801  the tool's name
     colour: Literal["red", "blue"]
 
 
+FORCED: dict[str, Any] = {
+    "tools": [openai.pydantic_function_tool(look_up)],
+    "tool_choice": {"type": "function", "function": {"name": "look_up"}},
+    "max_tokens": TOKENS_ENOUGH,
+}
+"""Options of a call that must use the tool."""
+
+
 def reproducible_with_a_seed(site: Site) -> None:
-    texts = [_sampled(site, seed) for seed in (7, 7, 8)]
+    answers = [site.chat(max_tokens=16, temperature=1, seed=seed) for seed in (7, 7, 8)]
+    texts = [answer.choices[0].message.content for answer in answers]
     equal(texts[0], texts[1])
     equal(texts[0] == texts[2], False)
 
@@ -87,13 +96,6 @@ def parsed_into_a_type(site: Site) -> None:
     equal(isinstance(verdict, Verdict), True)
 
 
-def parsed_with_the_older_name(site: Site) -> None:
-    parsed = site.client.beta.chat.completions.parse(
-        model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
-    )
-    equal(isinstance(parsed.choices[0].message.parsed, Verdict), True)
-
-
 def parsed_from_a_stream(site: Site) -> None:
     with site.client.chat.completions.stream(
         model=site.chat_model, messages=MESSAGES, response_format=Verdict, max_tokens=TOKENS_ENOUGH
@@ -116,11 +118,7 @@ async def parsed_by_the_async_client(site: Site) -> None:
 
 
 def forced_tool_call(site: Site) -> None:
-    answer = site.chat(
-        tools=[openai.pydantic_function_tool(look_up)],
-        tool_choice={"type": "function", "function": {"name": "look_up"}},
-        max_tokens=TOKENS_ENOUGH,
-    )
+    answer = site.chat(**FORCED)
     (call,) = answer.choices[0].message.tool_calls or []
     assert call.type == "function"
     equal((call.function.name, bool(call.id)), ("look_up", True))
@@ -128,24 +126,13 @@ def forced_tool_call(site: Site) -> None:
 
 
 def tool_call_parsed_into_a_type(site: Site) -> None:
-    parsed = site.client.chat.completions.parse(
-        model=site.chat_model,
-        messages=MESSAGES,
-        tools=[openai.pydantic_function_tool(look_up)],
-        tool_choice={"type": "function", "function": {"name": "look_up"}},
-        max_tokens=TOKENS_ENOUGH,
-    )
+    parsed = site.client.chat.completions.parse(model=site.chat_model, messages=MESSAGES, **FORCED)
     (call,) = parsed.choices[0].message.tool_calls or []
     equal(isinstance(call.function.parsed_arguments, look_up), True)
 
 
 def streamed_tool_call(site: Site) -> None:
-    stream = site.chat(
-        tools=[openai.pydantic_function_tool(look_up)],
-        tool_choice={"type": "function", "function": {"name": "look_up"}},
-        max_tokens=TOKENS_ENOUGH,
-        stream=True,
-    )
+    stream = site.chat(**FORCED, stream=True)
     deltas = [
         call
         for chunk in stream
@@ -163,9 +150,3 @@ def an_engine_field(site: Site) -> None:
     """A field that the client does not know and the engine applies."""
     answer = site.chat(max_tokens=12, extra_body={"min_tokens": 12, "ignore_eos": True, "top_k": 5})
     equal(answer.usage and answer.usage.completion_tokens, 12)
-
-
-def _sampled(site: Site, seed: int) -> str | None:
-    answer = site.chat(max_tokens=16, temperature=1, seed=seed)
-    text: str | None = answer.choices[0].message.content
-    return text

@@ -2,15 +2,13 @@
 
 import re
 
-from tests.sdk.checks.site import MESSAGES, Site, equal
+from tests.sdk.checks.site import Site, equal
 
 _PHASES = ("gateway", "queue", "batch", "execution", "postprocess")
 
 
 def of_a_complete_answer(site: Site) -> None:
-    raw = site.client.chat.completions.with_raw_response.create(
-        model=site.chat_model, messages=MESSAGES, max_tokens=4
-    )
+    raw = site.raw_chat(max_tokens=4)
     equal(raw.headers["content-type"], "application/json")
     equal(raw.headers["x-millrace-durable"], "false")
     equal(raw.headers["x-millrace-model-version"].partition("@")[0], site.chat_model)
@@ -28,11 +26,3 @@ def of_the_rate_limit(site: Site) -> None:
         limit = int(raw.headers[f"x-ratelimit-limit-{what}"])
         equal(0 < int(raw.headers[f"x-ratelimit-remaining-{what}"]) <= limit, True)
         equal(bool(re.fullmatch(r"(\d+m)?\d+m?s", raw.headers[f"x-ratelimit-reset-{what}"])), True)
-
-
-def unique_request_ids(site: Site) -> None:
-    ids = {
-        site.client.embeddings.create(model=site.embedding_model, input="x")._request_id
-        for _ in range(3)
-    }
-    equal((len(ids), None in ids), (3, False))

@@ -5,7 +5,7 @@ import uuid
 import openai
 
 from tests.sdk.checks.lossy_proxy import lossy_proxy
-from tests.sdk.checks.site import Site, equal, refused
+from tests.sdk.checks.site import Site, equal
 
 
 def file_with_a_key(site: Site) -> None:
@@ -33,19 +33,6 @@ def batch_with_a_key(site: Site) -> None:
         for _ in range(2)
     ]
     equal(ids[0], ids[1])
-
-
-def reused_key_with_another_body(site: Site) -> None:
-    client, headers = site.client, {"Idempotency-Key": uuid.uuid4().hex}
-    client.files.create(file=b"{}", purpose="batch", extra_headers=headers)
-    error = refused(
-        openai.UnprocessableEntityError,
-        client.files.create,
-        file=b"[]",
-        purpose="batch",
-        extra_headers=headers,
-    )
-    equal((error.status_code, error.code), (422, "idempotency_key_reused"))
 
 
 def retry_after_a_lost_response(site: Site) -> None:

@@ -49,6 +49,12 @@ class Site:
         create: Any = self.client.chat.completions.create
         return create(**{"model": self.chat_model, "messages": MESSAGES, **options})
 
+    def raw_chat(self, max_retries: int = 0, **options: Any) -> Any:
+        """Ask as `chat` does and return the raw response."""
+        client = self.client.with_options(max_retries=max_retries)
+        create: Any = client.chat.completions.with_raw_response.create
+        return create(**{"model": self.chat_model, "messages": MESSAGES, **options})
+
     @property
     def async_client(self) -> openai.AsyncOpenAI:
         """The same for coroutines."""
