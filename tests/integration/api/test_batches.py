@@ -217,24 +217,18 @@ def test_cancel_in_progress_closes_once(site: Site, client: httpx.Client) -> Non
     assert control.closed is CloseReason.CANCELLED
 
 
-def test_cancel_of_a_settled_job_has_nothing_to_close(site: Site, client: httpx.Client) -> None:
-    batch = batch_id(client)
-    set_job(site, batch, state="in_progress", total_count=3)
-    set_job(site, batch, state="finalizing", settled_at=sa.func.now())
-    assert ok(cancel(client, batch))["status"] == "cancelling"
+def test_cancel_closes_no_job_that_is_settled_expiring_or_ended(
+    site: Site, client: httpx.Client
+) -> None:
+    settled, expiring, ended = (batch_id(client) for _ in range(3))
+    for batch in (settled, expiring):
+        set_job(site, batch, state="in_progress", total_count=3)
+    set_job(site, settled, state="finalizing", settled_at=sa.func.now())
+    set_job(site, expiring, close_reason="expired")
+    set_job(site, ended, state="failed")
 
-    assert outbox_rows(site, "results") == []
-
-
-def test_cancel_of_an_expiring_job_leaves_it_as_it_is(site: Site, client: httpx.Client) -> None:
-    batch = batch_id(client)
-    set_job(site, batch, state="in_progress", total_count=3, close_reason="expired")
-    shown = ok(cancel(client, batch))
-
+    assert ok(cancel(client, settled))["status"] == "cancelling"
+    shown = ok(cancel(client, expiring))
     assert (shown["status"], shown["cancelling_at"]) == ("in_progress", None)
-
-
-def test_a_batch_that_has_ended_cannot_be_cancelled(site: Site, client: httpx.Client) -> None:
-    batch = batch_id(client)
-    set_job(site, batch, state="failed")
-    assert refused(cancel(client, batch), 400)["type"] == "invalid_request_error"
+    assert refused(cancel(client, ended), 400)["type"] == "invalid_request_error"
+    assert outbox_rows(site, "results") == []

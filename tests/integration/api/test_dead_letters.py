@@ -281,16 +281,6 @@ def test_an_invalid_redrive_is_refused(
     refused(client.post("/v1/dead_letters/redrive", json=asked), status)
 
 
-def test_edits_too_deep_are_refused(site: Site, client: httpx.Client) -> None:
-    edits: dict[str, Any] = {}
-    for _ in range(40):
-        edits = {"a": edits}
-    batch = failed_batch(site, client, failure(1))
-    asked = {"batch": batch, "edits": edits}
-    error = refused(client.post("/v1/dead_letters/redrive", json=asked), 400)
-    assert error["param"] == "edits"
-
-
 @pytest.mark.parametrize(
     ("query", "status"),
     [

@@ -40,8 +40,10 @@ def test_a_file_shows_every_documented_key(client: httpx.Client) -> None:
     }
 
 
-def test_the_row_has_the_object_and_its_digest(site: Site, client: httpx.Client) -> None:
-    content = bytes(range(256)) * 3000
+@pytest.mark.parametrize("content", [bytes(range(256)) * 3000, b""])
+def test_the_row_has_the_object_and_its_digest(
+    site: Site, client: httpx.Client, content: bytes
+) -> None:
     created = file_id(client, content)
     assert client.get(f"/v1/files/{created}/content").content == content
 
@@ -149,13 +151,6 @@ def test_ranges(client: httpx.Client) -> None:
     assert (stale.status_code, stale.content) == (200, b"0123456789")
     refused(behind, 416)
     assert behind.headers["content-range"] == "bytes */10"
-
-
-def test_an_empty_file_is_accepted(client: httpx.Client) -> None:
-    created = file_id(client, b"")
-    answer = client.get(f"/v1/files/{created}/content")
-
-    assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_a_name_is_shown_and_never_used_as_a_path(client: httpx.Client) -> None:

@@ -68,28 +68,18 @@ def status(address: tuple[str, int]) -> int:
         return int(connection.recv(12)[-3:])
 
 
-def test_an_unread_response_keeps_its_slot_until_it_is_dropped() -> None:
-    with serving(1.0) as address:
-        unread = [asking(address, b"large") for _ in range(2)]
-        for connection in unread:
-            assert connection.recv(12).endswith(b"200")
-        assert status(address) == 503
-        until(lambda: REGISTRY.get_sample_value("millrace_api_requests_in_flight") == 0)
-        assert status(address) == 200
+@pytest.mark.parametrize("paths", [(b"large",), (b"large", b"small"), (b"stream", b"small")])
+def test_an_unread_response_keeps_its_slot_until_it_is_dropped(
+    paths: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests after it on its connection are dropped with it, without an error."""
+    with serving(0.5) as address:
+        unread = [asking(address, *paths) for _ in range(2)]
+        until(lambda: status(address) == 503)
+        until(lambda: status(address) == 200)
         for connection in unread:
             with closing(connection):
                 assert closes(connection)
-
-
-def test_requests_after_an_unread_response_are_dropped_with_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with serving(0.5) as address, closing(asking(address, b"large", b"small")) as connection:
-        assert connection.recv(12).endswith(b"200")
-        until(lambda: status(address) == 200)
-        with closing(asking(address, b"large", b"small")):
-            until(lambda: status(address) == 503)
-            until(lambda: status(address) == 200)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
@@ -103,15 +93,6 @@ def test_a_client_that_disconnects_with_pipelined_requests_causes_no_error(
             connection.close()
         until(lambda: REGISTRY.get_sample_value("millrace_api_requests_in_flight") == 0)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-def test_requests_after_an_unread_stream_have_a_time_limit() -> None:
-    with serving(0.5) as address:
-        unread = [asking(address, b"stream", b"small") for _ in range(2)]
-        until(lambda: status(address) == 503)
-        until(lambda: status(address) == 200)
-        for connection in unread:
-            connection.close()
 
 
 def test_a_response_that_is_read_in_time_is_complete() -> None:

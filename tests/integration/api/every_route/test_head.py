@@ -1,18 +1,20 @@
 """Goal: every route with GET supports HEAD, with the same head and no body."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from uuid import uuid4
 
 import httpx
 import pytest
 
 from registry.models import ENDPOINTS
-from tenancy.api_keys import create_key
-from tenancy.tenants import create_tenant
 from tests.integration.api.answers import refused
 from tests.integration.api.every_route.routes import served
-from tests.integration.api.every_route.worlds import Two, World, add_world, own_path
+from tests.integration.api.every_route.worlds import (
+    Two,
+    World,
+    add_world,
+    own_path,
+    with_new_tenant,
+)
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 
@@ -28,10 +30,8 @@ GROWS = {"/metrics"}
 @pytest.fixture(scope="module")
 def world(two: Two) -> World:
     """A tenant that no other test takes anything from."""
-    with two.site.engine.begin() as connection:
-        tenant_id = create_tenant(connection, f"heads-{uuid4().hex}")
-        key = create_key(connection, tenant_id, "test")
-    return add_world(replace(two.site, tenant_id=tenant_id), key)
+    home = with_new_tenant(two.site)
+    return add_world(home, home.key)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from uuid import UUID, uuid4
 
 import httpx
@@ -27,12 +26,10 @@ from jobs.tables.idempotency import idempotency_keys
 from registry.models import ENDPOINTS, add_model
 from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.tables import webhook_attempts, webhook_deliveries
-from tenancy.api_keys import create_key
-from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, is_replay, ok, refused
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, PLAIN, Ask
 from tests.integration.api.every_route.routes import served
-from tests.integration.api.every_route.worlds import Two, World, add_world
+from tests.integration.api.every_route.worlds import Two, World, add_world, with_new_tenant
 from tests.integration.api.sites import Site
 from tests.support.until import until
 
@@ -55,10 +52,8 @@ CHANGE, ROTATE = (
 def home(two: Two) -> Site:
     """A tenant of these tests alone, and a model that takes every call."""
     with two.site.engine.begin() as connection:
-        tenant_id = create_tenant(connection, f"keyed-{uuid4().hex}")
-        key = create_key(connection, tenant_id, "test")
         add_model(connection, "org/all", "1", pool="small", engine="simulated", endpoints=ENDPOINTS)
-    return replace(two.site, tenant_id=tenant_id, key=key)
+    return with_new_tenant(two.site)
 
 
 @pytest.fixture(scope="module")

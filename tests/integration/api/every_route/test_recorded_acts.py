@@ -3,22 +3,18 @@
 The routes come from the application itself: a new one that changes something must be named here.
 """
 
-from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
 from registry.models import ENDPOINTS
-from tenancy.api_keys import create_key
 from tenancy.audit_reading import verify_chain
-from tenancy.tenants import create_tenant
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, Ask
 from tests.integration.api.every_route.routes import served
-from tests.integration.api.every_route.worlds import Two, World, add_world
+from tests.integration.api.every_route.worlds import Two, World, add_world, with_new_tenant
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 
@@ -54,10 +50,8 @@ ORDER = [route for route in ASKS if route in ACTIONS]
 @pytest.fixture
 def world(two: Two) -> World:
     """A tenant of this test alone."""
-    with two.site.engine.begin() as connection:
-        tenant_id = create_tenant(connection, f"acts-{uuid4().hex}")
-        key = create_key(connection, tenant_id, "test")
-    return add_world(replace(two.site, tenant_id=tenant_id), key)
+    home = with_new_tenant(two.site)
+    return add_world(home, home.key)
 
 
 def test_every_route_that_changes_something_is_recorded_or_excused() -> None:

@@ -2,24 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import sqlalchemy as sa
 
 from core.ids import EVENT, FILE, JOB, SINGLE, new_uuid, parse_public_id, public_id
-from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.jobs import jobs
 from migrations.schema import SCHEMA
 from results.webhooks.endpoints.endpoints import ENDPOINT
 from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import job_message
-from tenancy.api_keys import NewKey
+from tenancy.api_keys import NewKey, create_key
 from tenancy.audit_log import ENTRY
 from tenancy.tables import api_keys
+from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id, ok
 from tests.integration.api.sites import Site
 from tests.integration.api.views.batches import add_batch
+from tests.integration.jobs.rows import add_job
 from tests.integration.results.outcomes import failed, outcome
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"org/small"}}\n'
@@ -44,6 +45,14 @@ class Two:
     revoked: NewKey  # of the owner
     asking_owner: httpx.Client
     asking_stranger: httpx.Client
+
+
+def with_new_tenant(site: Site) -> Site:
+    """Return the site for a new tenant, from which no other test takes anything."""
+    with site.engine.begin() as connection:
+        tenant_id = create_tenant(connection, uuid4().hex)
+        key = create_key(connection, tenant_id, "test")
+    return replace(site, tenant_id=tenant_id, key=key)
 
 
 def add_world(site: Site, key: NewKey) -> World:
@@ -135,20 +144,11 @@ def _tenant_of(site: Site, key: NewKey) -> UUID:
 
 
 def _single_request(site: Site) -> str:
-    new = NewRequest(
-        job_id=new_uuid(),
-        tenant_id=site.tenant_id,
-        endpoint="/v1/embeddings",
-        model="org/small",
-        model_version="1",
-        pool="small",
-        input_key="requests/none",
-        input_bytes=1,
-        timeout_s=60.0,
-    )
+    columns = {"model": "org/small", "model_version": "1", "pool": "small", "total_count": 1}
+    columns |= {"kind": "request", "state": "in_progress", "input_file_id": None}
     with site.engine.begin() as connection:
-        create_request(connection, new)
-    return public_id(SINGLE, new.job_id)
+        job_id = add_job(connection, site.tenant_id, **columns)
+    return public_id(SINGLE, job_id)
 
 
 def _entry(site: Site) -> str:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from core.ids import JOB, new_uuid, public_id
 from core.states import CloseReason, JobState
 from jobs.store.days import job_day
-from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
+from jobs.store.files import RESULT_PURPOSE
 from jobs.tables.jobs import job_cursors, jobs
 from results.finaliser.item_rows import item_rows
 from results.finaliser.output_files import write_result_files
@@ -24,7 +24,7 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from tests.integration.api.sites import Site
-from tests.integration.jobs.rows import add_job
+from tests.integration.jobs.rows import add_file, add_job
 from topics.records.records import ItemOutcome, JobClose
 
 
@@ -101,17 +101,16 @@ class RunningBatch:
             files = {}
             for name, stored in (("output", written.output), ("error", written.error)):
                 if stored is not None:
-                    new = NewFile(
-                        file_id=new_uuid(),
-                        tenant_id=row.tenant_id,
+                    file = add_file(
+                        connection,
+                        row.tenant_id,
                         purpose=RESULT_PURPOSE,
                         filename=f"{name}.jsonl",
-                        object_key=stored.key,
                         size_bytes=stored.size_bytes,
+                        object_key=stored.key,
                         sha256=stored.sha256_hex,
-                        expires_after_s=None,
                     )
-                    files[f"{name}_file_id"] = insert_file(connection, new).id
+                    files[f"{name}_file_id"] = file.id
             was_cancelled = row.state == JobState.CANCELLING
             state = JobState.CANCELLED if was_cancelled else JobState.COMPLETED
             one = sa.update(jobs).where(jobs.c.id == self.job_id)
