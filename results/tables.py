@@ -3,34 +3,33 @@
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Column, DateTime, Index, Integer, SmallInteger, Table, Text, Uuid, func
+import sqlalchemy as sa
 
+from jobs.tables.columns import timestamp
 from storage.postgres.metadata import metadata
 
-billed_calls: Final = Table(
+billed_calls: Final = sa.Table(
     "billed_calls",
     metadata,
-    Column[object]("request_id", Uuid, primary_key=True, comment="as `x-request-id`"),
-    Column[object]("tenant_id", Uuid, nullable=False),
-    Column[str]("model", Text, nullable=False),
-    Column[str]("model_version", Text, nullable=False),
-    Column[int]("outcome", SmallInteger, nullable=False, comment="core.outcomes.Outcome"),
-    Column[int]("input_tokens", Integer, nullable=False),
-    Column[int]("output_tokens", Integer, nullable=False),
-    Column[int]("cached_tokens", Integer, nullable=False),
-    Column[int]("reasoning_tokens", Integer, nullable=False),
-    Column[datetime](
-        "billed_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    Index("ix_billed_calls_billed_at", "billed_at"),
+    sa.Column[object]("request_id", sa.Uuid, primary_key=True, comment="as `x-request-id`"),
+    sa.Column[object]("tenant_id", sa.Uuid, nullable=False),
+    sa.Column[str]("model", sa.Text, nullable=False),
+    sa.Column[str]("model_version", sa.Text, nullable=False),
+    sa.Column[int]("outcome", sa.SmallInteger, nullable=False, comment="core.outcomes.Outcome"),
+    sa.Column[int]("input_tokens", sa.Integer, nullable=False),
+    sa.Column[int]("output_tokens", sa.Integer, nullable=False),
+    sa.Column[int]("cached_tokens", sa.Integer, nullable=False),
+    sa.Column[int]("reasoning_tokens", sa.Integer, nullable=False),
+    timestamp("billed_at", has_default=True),
+    sa.Index("ix_billed_calls_billed_at", "billed_at"),
     comment="So that no report of a call is billed twice; forgotten when the log has forgotten it",
 )
 
-sweep_leases: Final = Table(
+sweep_leases: Final = sa.Table(
     "sweep_leases",
     metadata,
-    Column[str]("name", Text, primary_key=True),
-    Column[str]("holder", Text, nullable=False),
-    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False),
+    sa.Column[str]("name", sa.Text, primary_key=True),
+    sa.Column[str]("holder", sa.Text, nullable=False),
+    sa.Column[datetime]("expires_at", sa.DateTime(timezone=True), nullable=False),
     comment="Which process does what one process is enough for",
 )

@@ -3,52 +3,35 @@
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import (
-    Column,
-    DateTime,
-    ForeignKey,
-    LargeBinary,
-    SmallInteger,
-    Table,
-    Text,
-    Uuid,
-    func,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
+from jobs.tables.columns import count, timestamp
 from storage.postgres.metadata import metadata
 
-idempotency_keys: Final = Table(
+idempotency_keys: Final = sa.Table(
     "idempotency_keys",
     metadata,
-    Column[object]("tenant_id", ForeignKey("tenants.id"), primary_key=True),
-    Column[str]("scope", Text, primary_key=True, comment="client, or retry: derived by us"),
-    Column[str]("key", Text, primary_key=True),
-    Column[str]("route", Text, nullable=False, comment="method and path"),
-    Column[bytes]("body_sha256", LargeBinary, comment="NULL: still being read"),
-    Column[str]("state", Text, nullable=False, comment="in_flight or saved"),
-    Column[object]("holder", Uuid, nullable=False, comment="the call that may save it"),
-    Column[int](
-        "attempt",
-        SmallInteger,
-        nullable=False,
-        server_default="0",
-        comment="tries that its client had made before",
-    ),
-    Column[datetime](
+    sa.Column[object]("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column[str]("scope", sa.Text, primary_key=True, comment="client, or retry: derived by us"),
+    sa.Column[str]("key", sa.Text, primary_key=True),
+    sa.Column[str]("route", sa.Text, nullable=False, comment="method and path"),
+    sa.Column[bytes]("body_sha256", sa.LargeBinary, comment="NULL: still being read"),
+    sa.Column[str]("state", sa.Text, nullable=False, comment="in_flight or saved"),
+    sa.Column[object]("holder", sa.Uuid, nullable=False, comment="the call that may save it"),
+    count("attempt", sa.SmallInteger, comment="tries that its client had made before"),
+    sa.Column[datetime](
         "in_flight_until",
-        DateTime(timezone=True),
+        sa.DateTime(timezone=True),
         nullable=False,
         comment="then an unsaved key is free again",
     ),
-    Column[object]("job_id", Uuid, comment="whose answer this is, if not saved"),
-    Column[int]("status_code", SmallInteger),
-    Column[object]("headers", JSONB),
-    Column[bytes]("body", LargeBinary),
-    Column[str]("body_key", Text, comment="object of a large body"),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False, index=True),
+    sa.Column[object]("job_id", sa.Uuid, comment="whose answer this is, if not saved"),
+    sa.Column[int]("status_code", sa.SmallInteger),
+    sa.Column[object]("headers", JSONB),
+    sa.Column[bytes]("body", sa.LargeBinary),
+    sa.Column[str]("body_key", sa.Text, comment="object of a large body"),
+    timestamp("created_at", has_default=True),
+    sa.Column[datetime]("expires_at", sa.DateTime(timezone=True), nullable=False, index=True),
     comment="What was answered to a POST with this key; replayed until it expires",
 )

@@ -1,34 +1,22 @@
 """The transactional outbox: records to be sent to the log."""
 
-from datetime import datetime
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    DateTime,
-    Identity,
-    Integer,
-    LargeBinary,
-    Table,
-    Text,
-    func,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
+from jobs.tables.columns import timestamp
 from storage.postgres.metadata import metadata
 
-outbox: Final = Table(
+outbox: Final = sa.Table(
     "outbox",
     metadata,
-    Column[int]("id", BigInteger, Identity(), primary_key=True),
-    Column[str]("topic", Text, nullable=False, comment="without the installation's prefix"),
-    Column[int]("partition", Integer, nullable=False),
-    Column[bytes]("key", LargeBinary),
-    Column[object]("headers", JSONB, nullable=False),
-    Column[bytes]("value", LargeBinary),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
+    sa.Column[int]("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column[str]("topic", sa.Text, nullable=False, comment="without the installation's prefix"),
+    sa.Column[int]("partition", sa.Integer, nullable=False),
+    sa.Column[bytes]("key", sa.LargeBinary),
+    sa.Column[object]("headers", JSONB, nullable=False),
+    sa.Column[bytes]("value", sa.LargeBinary),
+    timestamp("created_at", has_default=True),
     comment="Records committed with their cause; the relay deletes a row once it is on the log",
 )

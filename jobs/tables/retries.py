@@ -3,78 +3,63 @@
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    DateTime,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    PrimaryKeyConstraint,
-    SmallInteger,
-    Table,
-    Text,
-    Uuid,
-    func,
-)
+import sqlalchemy as sa
 
+from jobs.tables.columns import timestamp
 from storage.postgres.metadata import metadata
 
-item_attempts: Final = Table(
+item_attempts: Final = sa.Table(
     "item_attempts",
     metadata,
-    Column[object]("job_id", Uuid, nullable=False),
-    Column[int]("item_index", Integer, nullable=False),
-    Column[int]("attempt", SmallInteger, nullable=False),
-    Column[int]("status_code", SmallInteger, nullable=False, comment="0: no answer"),
-    Column[str]("code", Text, nullable=False, comment="stable error code"),
-    Column[datetime](
-        "failed_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    PrimaryKeyConstraint("job_id", "item_index", "attempt"),
+    sa.Column[object]("job_id", sa.Uuid, nullable=False),
+    sa.Column[int]("item_index", sa.Integer, nullable=False),
+    sa.Column[int]("attempt", sa.SmallInteger, nullable=False),
+    sa.Column[int]("status_code", sa.SmallInteger, nullable=False, comment="0: no answer"),
+    sa.Column[str]("code", sa.Text, nullable=False, comment="stable error code"),
+    timestamp("failed_at", has_default=True),
+    sa.PrimaryKeyConstraint("job_id", "item_index", "attempt"),
     comment="Executions that failed in a way that may pass; written by the results writer alone",
 )
 
-item_retries: Final = Table(
+item_retries: Final = sa.Table(
     "item_retries",
     metadata,
-    Column[object]("job_id", Uuid, nullable=False),
-    Column[int]("item_index", Integer, nullable=False),
-    Column[int]("attempt", SmallInteger, nullable=False, comment="the one to be emitted"),
-    Column[datetime]("due_at", DateTime(timezone=True), nullable=False),
-    Column[int]("line_offset", BigInteger, comment="in the input file; NULL: not known"),
-    PrimaryKeyConstraint("job_id", "item_index", "attempt"),
-    Index("ix_item_retries_job_id_due_at", "job_id", "due_at"),
+    sa.Column[object]("job_id", sa.Uuid, nullable=False),
+    sa.Column[int]("item_index", sa.Integer, nullable=False),
+    sa.Column[int]("attempt", sa.SmallInteger, nullable=False, comment="the one to be emitted"),
+    sa.Column[datetime]("due_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column[int]("line_offset", sa.BigInteger, comment="in the input file; NULL: not known"),
+    sa.PrimaryKeyConstraint("job_id", "item_index", "attempt"),
+    sa.Index("ix_item_retries_job_id_due_at", "job_id", "due_at"),
     comment="Items that wait for their next attempt; intake deletes a row once it is on the log",
 )
 
-retry_budgets: Final = Table(
+retry_budgets: Final = sa.Table(
     "retry_budgets",
     metadata,
-    Column[str]("pool", Text, primary_key=True),
-    Column[float]("tokens", Double, nullable=False, comment="retries that may be emitted now"),
-    Column[datetime](
-        "filled_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    sa.Column[str]("pool", sa.Text, primary_key=True),
+    sa.Column[float](
+        "tokens", sa.Double, nullable=False, comment="retries that may be emitted now"
     ),
+    timestamp("filled_at", has_default=True),
     comment="A token bucket per pool, of all intake processes together",
 )
 
-dead_items: Final = Table(
+dead_items: Final = sa.Table(
     "dead_items",
     metadata,
-    Column[object]("job_id", Uuid, nullable=False),
-    Column[int]("item_index", Integer, nullable=False),
-    Column[object]("tenant_id", Uuid, nullable=False),
-    Column[int]("job_day", Integer, nullable=False, comment="names the partition of its item row"),
-    Column[int]("attempt", SmallInteger, nullable=False, comment="the last one"),
-    Column[int]("line_offset", BigInteger, comment="in the input file; NULL: not known"),
-    Column[datetime](
-        "failed_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    sa.Column[object]("job_id", sa.Uuid, nullable=False),
+    sa.Column[int]("item_index", sa.Integer, nullable=False),
+    sa.Column[object]("tenant_id", sa.Uuid, nullable=False),
+    sa.Column[int](
+        "job_day", sa.Integer, nullable=False, comment="names the partition of its item row"
     ),
-    Column[object]("redriven_job_id", Uuid, comment="the newest job that took it up again"),
-    PrimaryKeyConstraint("job_id", "item_index"),
-    Index(
+    sa.Column[int]("attempt", sa.SmallInteger, nullable=False, comment="the last one"),
+    sa.Column[int]("line_offset", sa.BigInteger, comment="in the input file; NULL: not known"),
+    timestamp("failed_at", has_default=True),
+    sa.Column[object]("redriven_job_id", sa.Uuid, comment="the newest job that took it up again"),
+    sa.PrimaryKeyConstraint("job_id", "item_index"),
+    sa.Index(
         "ix_dead_items_tenant_id_failed_at",
         "tenant_id",
         "failed_at",
@@ -85,15 +70,17 @@ dead_items: Final = Table(
 )
 
 
-item_copies: Final = Table(
+item_copies: Final = sa.Table(
     "item_copies",
     metadata,
-    Column[object]("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    Column[int]("item_index", Integer, nullable=False),
-    Column[int]("original_index", Integer, nullable=False, comment="the first item that is equal"),
-    Column[str]("custom_id", Text, nullable=False),
-    PrimaryKeyConstraint("job_id", "item_index"),
-    Index("ix_item_copies_original", "job_id", "original_index", "item_index"),
+    sa.Column[object]("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column[int]("item_index", sa.Integer, nullable=False),
+    sa.Column[int](
+        "original_index", sa.Integer, nullable=False, comment="the first item that is equal"
+    ),
+    sa.Column[str]("custom_id", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint("job_id", "item_index"),
+    sa.Index("ix_item_copies_original", "job_id", "original_index", "item_index"),
     comment="Items that are never executed: they take over the result of an identical one. "
     "Written by intake before the file counts, so those at or above total_count mean nothing yet",
 )

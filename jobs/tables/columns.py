@@ -1,0 +1,30 @@
+"""Columns and indexes of the kinds that many tables have."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+
+
+def count(
+    name: str, type_: type[sa.Integer] = sa.Integer, *, comment: str | None = None
+) -> sa.Column[int]:
+    """Return the column of a number that starts at 0."""
+    return sa.Column[int](name, type_, nullable=False, server_default="0", comment=comment)
+
+
+def timestamp(
+    name: str, *, has_default: bool = False, comment: str | None = None
+) -> sa.Column[datetime]:
+    """Return the column of an optional time; `has_default`: always set, at first to now."""
+    return sa.Column[datetime](
+        name,
+        sa.DateTime(timezone=True),
+        nullable=not has_default,
+        server_default=sa.func.now() if has_default else None,
+        comment=comment,
+    )
+
+
+def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
+    """Return an index of the rows that satisfy `where`, an SQL condition."""
+    return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(where))
