@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -32,9 +32,11 @@ class InputFile:
 class InputFiles:
     """The files of a job in the order of their items."""
 
-    def __init__(self, first_key: str, appended: Sequence[InputFile] = ()) -> None:
+    def __init__(
+        self, first_key: str, appended: Sequence[InputFile] = (), *, first_bytes: int = 0
+    ) -> None:
         """`appended` is ordered by number."""
-        self._files = [InputFile(first_key, 0), *appended]
+        self._files = [InputFile(first_key, 0, first_bytes), *appended]
         self._firsts = [file.first_index for file in self._files]
 
     def __iter__(self) -> Iterator[InputFile]:
@@ -80,6 +82,12 @@ def appended_files(
     for job_id, *file in connection.execute(query):
         found[job_id].append(InputFile(*file))
     return dict(found)
+
+
+def input_files(connection: sa.Connection, job: sa.Row[Any]) -> InputFiles:
+    """Return the accepted files of a row of `jobs`."""
+    appended = appended_files(connection, [job.id]).get(job.id, ())
+    return InputFiles(job.input_key, appended, first_bytes=job.input_bytes)
 
 
 def read_item_lines(

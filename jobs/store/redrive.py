@@ -21,7 +21,7 @@ from jobs.errors import (
     InputFileRemovedError,
     InvalidFieldError,
 )
-from jobs.input.input_files import InputFile, InputFiles, appended_files, read_item_lines
+from jobs.input.input_files import InputFile, InputFiles, input_files, read_item_lines
 from jobs.input.line_reader import read_lines_at
 from jobs.store.batches import NewJob, find_job
 from jobs.store.job_options import JobOptions
@@ -87,8 +87,7 @@ def select_dead_letters(
         raise DeadLetterNotFoundError
     if not lines:
         raise DeadLettersRedrivenError if _has_any(connection, job_id) else DeadLetterNotFoundError
-    files = InputFiles(job.input_key, appended_files(connection, [job.id]).get(job.id, ()))
-    return Redrive(job, files, lines, is_rest=item_indexes is None)
+    return Redrive(job, input_files(connection, job), lines, is_rest=item_indexes is None)
 
 
 def _is_not_redriven() -> sa.ColumnElement[bool]:

@@ -17,16 +17,16 @@ from core.errors import LeaseLostError, MillraceError
 from core.ids import JOB, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.states import CloseReason, JobKind, JobState
-from jobs.input.input_files import InputFile, appended_files
+from jobs.input.input_files import input_files
 from jobs.leasing.leases import Lease, lock_lease
 from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
 from jobs.tables.jobs import jobs
+from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.item_rows import RowDecrypter, item_rows
 from results.finaliser.output_files import ResultFiles, result_prefix, write_result_files
 from results.finaliser.output_lines import ItemRow
-from results.writer.custom_ids import CustomIds, JobCustomIds
 from storage.objects.object_store import ObjectStore, StoredObject
 
 LOG = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def finalise(
     """
     with engine.connect() as connection:
         job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
-        appended = appended_files(connection, [lease.job_id])
+        inputs = input_files(connection, job)
     rows: Iterator[ItemRow] = item_rows(
         engine,
         lease.job_id,
@@ -77,8 +77,7 @@ def finalise(
     )
     if job.zero_retention:
         rows = map(RowDecrypter(store, job.id).decrypt, rows)
-    inputs = [InputFile(job.input_key, 0, job.input_bytes), *appended.get(job.id, ())]
-    custom_ids = JobCustomIds((file.first_index, _ids_of(store, file)) for file in inputs)
+    custom_ids = CompleteCustomIds(store, inputs)
     written = write_result_files(
         store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids
     )
@@ -94,12 +93,6 @@ def finalise(
         raise
     _delete_leftovers(store, lease, check)
     return state
-
-
-def _ids_of(store: ObjectStore, file: InputFile) -> CustomIds:
-    return CustomIds(
-        lambda offset: store.read(file.key, offset=offset), input_bytes=file.size_bytes
-    )
 
 
 def _record_end(

@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from core.object_names import RESULTS
+from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.output_lines import (
     AFTER_BODY,
     ANSWER_GONE,
@@ -16,7 +17,6 @@ from results.finaliser.output_lines import (
     belongs_to_output,
     one_line,
 )
-from results.writer.custom_ids import JobCustomIds
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, StoredObject, Upload
 
@@ -42,7 +42,7 @@ def write_result_files(
     *,
     job_id: UUID,
     epoch: int,
-    custom_ids: JobCustomIds,
+    custom_ids: CompleteCustomIds,
 ) -> ResultFiles:
     """Write every row to the file that it belongs to; an error leaves no object behind.
 

@@ -4,10 +4,9 @@ Item rows have the id of every item that a replica read. For the others it is re
 file of a terminal job, or from the input. Rows of zero-retention jobs have no ids.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
-from uuid import UUID
 
 import msgspec
 
@@ -15,10 +14,9 @@ from core.clock import Clock
 from core.errors import Disposition, MillraceError
 from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.settings import LINE_BYTES_CEILING
-from results.views.input_custom_ids import InputCustomIds
+from results.finaliser.input_custom_ids import InputCustomIds, InputShorterError
 from results.views.result_file_lines import ResultFileLines
-from results.views.result_sources import ResultSource, StoredFile
-from results.writer.custom_ids import InputShorterError
+from results.views.result_sources import ResultSource
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectBlocks, ObjectReader, ObjectStore
 
@@ -59,7 +57,7 @@ class ItemCustomIds:
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
         self._output: ResultFileLines | None = None
-        self._input = InputCustomIds(store, source, keeps_skipped=source.job.zero_retention)
+        self._input = InputCustomIds(store, source.inputs, keeps_skipped=source.job.zero_retention)
 
     def at(self, index: int) -> str | None:
         """Return the id of an item whose row has none; None when no file has it any more.
@@ -105,40 +103,25 @@ def find_index(store: ObjectReader, source: ResultSource, custom_id: str) -> int
     None when no item has it, or the files are deleted. Raises ObjectStoreUnavailableError.
     """
     try:
-        for part in source.inputs:
-            position = _position(store, part.file, custom_id)
-            if position is not None:
-                return part.first_index + position
+        for file in source.inputs:
+            for position, _ in _lines_with(store, file.key, custom_id):
+                return file.first_index + position
     except ObjectNotFoundError:
-        for file in (source.output, source.error):
-            index = None if file is None else _in_results(store, file, source.job_id, custom_id)
-            if index is not None:
-                return index
+        for stored in filter(None, (source.output, source.error)):
+            with suppress(ObjectNotFoundError):
+                for _, line in _lines_with(store, stored.key, custom_id):
+                    return int(line[line.index(source.job_id.hex.encode()) + 32 :][:8], 16)
     return None
 
 
-def _position(store: ObjectReader, file: StoredFile, custom_id: str) -> int | None:
-    """Return the number of the line with the id, from 0, without blank lines."""
-    with store.read(file.key) as blocks:
+def _lines_with(store: ObjectReader, key: str, custom_id: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with the id and their numbers, from 0, without blank lines."""
+    with store.read(key) as blocks:
         lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
         encoded = msgspec.json.encode(custom_id)
         for position, (_, _, line) in enumerate(lines):
             if line is not None and _has(line, custom_id, encoded):
-                return position
-    return None
-
-
-def _in_results(store: ObjectReader, file: StoredFile, job_id: UUID, custom_id: str) -> int | None:
-    try:
-        with store.read(file.key) as blocks:
-            lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
-            encoded = msgspec.json.encode(custom_id)
-            for _, _, line in lines:
-                if line is not None and _has(line, custom_id, encoded):
-                    return int(line[line.index(job_id.hex.encode()) + 32 :][:8], 16)
-    except ObjectNotFoundError:
-        pass
-    return None
+                yield position, line
 
 
 def _has(line: bytes, custom_id: str, encoded: bytes) -> bool:

@@ -1,18 +1,17 @@
 """Locates the results of one batch: its job row, result files and input files."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
+from jobs.input.input_files import InputFiles, input_files
 from jobs.store.batches import find_job
 from jobs.store.days import job_day
 from jobs.store.files import is_visible
-from jobs.tables.files import files, job_inputs
-
-_ACCEPTED: Final = "accepted"
+from jobs.tables.files import files
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +23,11 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class InputPart:
-    """An input file whose items begin at `first_index` of the job."""
-
-    first_index: int
-    file: StoredFile
-
-
-@dataclass(frozen=True, slots=True)
 class ResultSource:
     """A batch for reading its results; a snapshot of one moment."""
 
     job: sa.Row[Any]
-    inputs: tuple[InputPart, ...]  # in the order of their items
+    inputs: InputFiles
     output: StoredFile | None  # None: not written, never written, or deleted
     error: StoredFile | None
 
@@ -78,15 +69,9 @@ class ResultSource:
 def result_source(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> ResultSource:
     """Return the source of a batch's results. Raises JobNotFoundError, also for foreign ids."""
     job = find_job(connection, tenant_id, job_id)
-    appended = sa.select(job_inputs.c.first_index, job_inputs.c.object_key, job_inputs.c.size_bytes)
-    appended = appended.where(job_inputs.c.job_id == job.id, job_inputs.c.state == _ACCEPTED)
-    parts = [InputPart(0, StoredFile(job.input_key, job.input_bytes))]
-    for first_index, key, size_bytes in connection.execute(appended.order_by("first_index")):
-        parts.append(InputPart(first_index, StoredFile(key, size_bytes)))
+    inputs = input_files(connection, job)
     stored = _files(connection, [job.output_file_id, job.error_file_id])
-    return ResultSource(
-        job, tuple(parts), stored.get(job.output_file_id), stored.get(job.error_file_id)
-    )
+    return ResultSource(job, inputs, stored.get(job.output_file_id), stored.get(job.error_file_id))
 
 
 def _files(connection: sa.Connection, file_ids: list[UUID | None]) -> dict[UUID, StoredFile]:

@@ -1,6 +1,5 @@
 """Goal: every stage reads the last value of a repeated key, as validation does."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -11,8 +10,7 @@ from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.store.copies import Copy, find_copies
 from jobs.validation.file_validation import validate_file
 from registry.models import ModelVersion
-from results.writer.custom_ids import CustomIds
-from storage.objects.object_store import ObjectBlocks
+from results.finaliser.input_custom_ids import read_custom_id
 
 ENDPOINT = "/v1/embeddings"
 MODEL = ModelVersion("m", "1", "pool", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))
@@ -59,13 +57,7 @@ def test_copies_and_their_ids_use_the_last_value(line: bytes) -> None:
 
 
 def test_custom_ids_use_the_last_value(line: bytes) -> None:
-    def blocks() -> Iterator[bytes]:
-        yield line
-
-    parts = blocks()
-    opened = ObjectBlocks(lambda _: next(parts, b""), lambda: None, None)
-    names = CustomIds(lambda _: opened, input_bytes=len(line))
-    assert custom_id_of(line) == names.at(0) == "a"
+    assert custom_id_of(line) == read_custom_id(line) == "a"
 
 
 @pytest.mark.parametrize("custom_id", [b"null", b"5", b'{"a":1}'])

@@ -11,9 +11,10 @@ import pytest
 
 from core.clock import SystemClock
 from core.outcomes import Outcome
+from jobs.input.input_files import InputFiles
+from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.output_files import ResultFiles, write_result_files
 from results.finaliser.output_lines import ItemRow, LineTemplate
-from results.writer.custom_ids import JobCustomIds
 from storage.objects.errors import ObjectStoreFullError
 from storage.objects.local_object_store import LocalObjectStore, LocalUpload
 from storage.objects.object_store import StoredObject, Upload
@@ -75,7 +76,7 @@ def store(tmp_path: Path) -> WatchedStore:
 
 
 def write(store: WatchedStore, rows: Iterator[ItemRow]) -> ResultFiles:
-    ids = JobCustomIds([])
+    ids = CompleteCustomIds(store, InputFiles("in"))
     return write_result_files(store, rows, job_id=JOB, epoch=1, custom_ids=ids)
 
 

@@ -13,12 +13,13 @@ import sqlalchemy as sa
 
 from core.ids import JOB, new_uuid, public_id
 from core.states import CloseReason, JobState
+from jobs.input.input_files import InputFiles
 from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE
 from jobs.tables.jobs import job_cursors, jobs
+from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.item_rows import item_rows
 from results.finaliser.output_files import write_result_files
-from results.writer.custom_ids import CustomIds, JobCustomIds
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
@@ -92,10 +93,7 @@ class RunningBatch:
             total_count=self.total,
             check=lambda: None,
         )
-        ids = CustomIds(
-            lambda offset: store.read(row.input_key, offset=offset), input_bytes=row.input_bytes
-        )
-        names = JobCustomIds([(0, ids)])
+        names = CompleteCustomIds(store, InputFiles(row.input_key, first_bytes=row.input_bytes))
         written = write_result_files(store, rows, job_id=self.job_id, epoch=1, custom_ids=names)
         with engine.begin() as connection:
             files = {}

@@ -7,8 +7,9 @@ from typing import Any, cast
 from uuid import UUID
 
 from core.outcomes import Outcome
+from jobs.input.input_files import InputFile, InputFiles
 from results.finaliser.output_lines import ItemRow
-from results.views.result_sources import InputPart, ResultSource, StoredFile
+from results.views.result_sources import ResultSource, StoredFile
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectBlocks, ObjectStore
 
@@ -68,12 +69,12 @@ def source(
     def stored(key: str) -> StoredFile:
         return StoredFile(key, len(store.objects.get(key, b"")))
 
-    parts = [InputPart(0, stored("input"))]
-    if "input-2" in store.objects:
-        parts.append(InputPart(store.objects.get("input", b"").count(b"\n"), stored("input-2")))
+    first, second = store.objects.get("input", b""), store.objects.get("input-2")
+    appended = [InputFile("input-2", first.count(b"\n"), len(second))] if second else []
+    inputs = InputFiles("input", appended, first_bytes=len(first))
     row: Any = JobRow(**job)
     files = [stored(key) if key else None for key in (output, error)]
-    return ResultSource(row, tuple(parts), files[0], files[1])
+    return ResultSource(row, inputs, files[0], files[1])
 
 
 def row(index: int, **fields: Any) -> ItemRow:

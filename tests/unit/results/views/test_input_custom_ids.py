@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from results.views import input_custom_ids
-from results.views.input_custom_ids import InputCustomIds
+from jobs.input.input_files import InputFile, InputFiles
+from results.finaliser import input_custom_ids
+from results.finaliser.input_custom_ids import InputCustomIds
 from results.views.item_custom_ids import ItemCustomIds
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectBlocks
@@ -70,7 +71,8 @@ def test_distant_item_reads_part_of_the_file(
 def test_memory_for_skipped_ids_is_bounded() -> None:
     long = b"".join(b'{"custom_id":"%0510d"}\n' % n for n in range(10_000))
     store = MemoryObjects({"input": long}, block_bytes=64 * 1024)
-    names = InputCustomIds(store.store, source(store, zero_retention=True), keeps_skipped=True)
+    files = InputFiles("input", first_bytes=len(long))
+    names = InputCustomIds(store.store, files, keeps_skipped=True)
     assert names.at(9_999) == f"{9_999:0510}"
 
     assert (
@@ -83,9 +85,9 @@ def test_memory_for_skipped_ids_is_bounded() -> None:
 
 def test_one_file_appended_twice_keeps_its_items_apart() -> None:
     store = MemoryObjects({"input": lines("a", 3)})
-    once = source(store, zero_retention=True)
-    twice = replace(once, inputs=(*once.inputs, replace(once.inputs[0], first_index=3)))
-    names = ItemCustomIds(store.store, twice)
+    size = len(store.objects["input"])
+    twice = InputFiles("input", [InputFile("input", 3, size)], first_bytes=size)
+    names = ItemCustomIds(store.store, replace(source(store, zero_retention=True), inputs=twice))
 
     assert [names.at(index) for index in (4, 0, 5, 3)] == ["a-1", "a-0", "a-2", "a-0"]
     names.close()

@@ -127,10 +127,11 @@ def test_custom_ids_come_from_the_input_until_the_error_file_exists() -> None:
     assert [names.at(index) for index in (0, 2, 3, 4, 1)] == ["a", "c", "d", "e", "b"]
 
     objects.objects |= {"err": file_line(3, "from file", **CANCELLED)}
-    del objects.objects["input"]
     ended = ItemCustomIds(objects.store, source(objects, error="err", state="cancelled"))
+    without_files = ItemCustomIds(objects.store, source(objects, state="cancelled"))
+    del objects.objects["input"]
     assert (ended.at(3), ended.at(4)) == ("from file", None)
-    assert ItemCustomIds(objects.store, source(objects, state="cancelled")).at(0) is None
+    assert without_files.at(0) is None
 
 
 @pytest.mark.parametrize("more", [{}, {"ensure_ascii": False}])
