@@ -237,5 +237,5 @@ def _failure(failure: ItemFailure) -> dict[str, object]:
         "attempt": failure.attempt,
         "status_code": failure.status_code or None,
         "code": failure.code,
-        "failed_at": int(failure.failed_at_s),
+        "failed_at": seconds(failure.failed_at),
     }

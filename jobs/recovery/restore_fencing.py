@@ -6,15 +6,15 @@ replaced by the restored state.
 """
 
 from collections.abc import Collection
-from datetime import datetime
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, CloseReason, JobKind
 from jobs.store.controls import write_control_state
+from jobs.store.files import UNFINISHED
+from jobs.store.keyset_pages import position_of
 from jobs.store.outbox import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_insert
 from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox
@@ -28,20 +28,7 @@ VERSION_JUMP: Final = 10_000
 
 SLICE_JOBS: Final = 500
 
-# Literal, so that Postgres recognises the partial index on unfinished jobs.
-_UNFINISHED: Final = jobs.c.state.in_(
-    [
-        sa.literal_column(f"'{state}'")
-        for state in ("validating", "in_progress", "finalizing", "cancelling")
-    ]
-)
-
-
-class RestorePosition(NamedTuple):
-    """The last fenced job, in the order of creation."""
-
-    created_at: datetime
-    job_id: UUID
+_ORDER: Final = (jobs.c.created_at, jobs.c.id)
 
 
 def count_unvalidated_jobs(connection: sa.Connection) -> int:
@@ -49,23 +36,17 @@ def count_unvalidated_jobs(connection: sa.Connection) -> int:
 
     Until intake has counted their items, the results writer skips results of these items.
     """
-    unvalidated = sa.or_(sa.and_(_UNFINISHED, jobs.c.total_count.is_(None)), APPEND_DUE)
+    unvalidated = sa.or_(sa.and_(UNFINISHED, jobs.c.total_count.is_(None)), APPEND_DUE)
     query = sa.select(sa.func.count()).select_from(jobs).where(unvalidated)
     return connection.execute(query).scalar_one()
 
 
-def fence_restored_jobs(
-    connection: sa.Connection, after: RestorePosition | None
-) -> list[sa.Row[Any]]:
-    """Fence the next unfinished jobs behind `after`; return their rows in order."""
-    query = sa.select(jobs).where(_UNFINISHED)
+def fence_restored_jobs(connection: sa.Connection, after: sa.Row[Any] | None) -> list[sa.Row[Any]]:
+    """Fence the next unfinished jobs behind the row `after`; return their rows in order."""
+    query = sa.select(jobs).where(UNFINISHED)
     if after is not None:
-        position = sa.tuple_(
-            sa.literal(after.created_at, jobs.c.created_at.type),
-            sa.literal(after.job_id, jobs.c.id.type),
-        )
-        query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) > position)
-    query = query.order_by(jobs.c.created_at, jobs.c.id).limit(SLICE_JOBS)
+        query = query.where(sa.tuple_(*_ORDER) > position_of(after, *_ORDER))
+    query = query.order_by(*_ORDER).limit(SLICE_JOBS)
     rows = list(connection.execute(query.with_for_update(key_share=True)))
     for row in rows:
         assert row.state not in TERMINAL_STATES

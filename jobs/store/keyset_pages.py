@@ -39,21 +39,21 @@ def read_page(
     Raises InvalidFieldError if `after` is not a row of this tenant; deleted rows are accepted.
     """
     if cursor.after is not None:
+        key = (table.c.created_at, table.c.id)
         last_row = connection.execute(
-            sa.select(table.c.created_at).where(
-                table.c.id == cursor.after, table.c.tenant_id == tenant_id
-            )
+            sa.select(*key).where(table.c.id == cursor.after, table.c.tenant_id == tenant_id)
         ).one_or_none()
         if last_row is None:
             raise unknown_cursor_error()
-        row = sa.tuple_(table.c.created_at, table.c.id)
-        last = sa.tuple_(
-            sa.literal(last_row.created_at, table.c.created_at.type),
-            sa.literal(cursor.after, table.c.id.type),
-        )
+        row, last = sa.tuple_(*key), position_of(last_row, *key)
         query = query.where(row > last if cursor.ascending else row < last)
     found = connection.execute(page_query(query, table, tenant_id, cursor)).all()
     return Page(list(found[: cursor.limit]), len(found) > cursor.limit)
+
+
+def position_of(row: sa.Row[*tuple[Any, ...]], *key: sa.Column[Any]) -> sa.Tuple:
+    """Return the values of `row` in the columns `key`, to be compared with those of other rows."""
+    return sa.tuple_(*(sa.literal(getattr(row, column.name), column.type) for column in key))
 
 
 def page_query(

@@ -11,14 +11,15 @@ once, others change nothing. Re-emitting sends what the log lacks. Every step ma
 a crash, run the command again.
 """
 
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.recovery.restore_fencing import RestorePosition, fence_restored_jobs
+from jobs.recovery.restore_fencing import fence_restored_jobs
 from results.audit.job_log import CLOCKS_DIFFER_S_MAX
 from results.tables import billed_calls
 from results.writer.writer import GROUP
@@ -74,7 +75,7 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
         raise RolesRunError
     job_count = 0
     oldest: datetime | None = None
-    after: RestorePosition | None = None
+    after: sa.Row[Any] | None = None
     while True:
         with engine.begin() as connection:
             rows = fence_restored_jobs(connection, after)
@@ -82,7 +83,7 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
             break
         job_count += len(rows)
         oldest = oldest or rows[0].created_at
-        after = RestorePosition(rows[-1].created_at, rows[-1].id)
+        after = rows[-1]
     with engine.connect() as connection:
         last_bill = connection.scalar(_LAST_BILL)
     record_count, is_complete = _rewind(kafka, replay_start_s(oldest, last_bill))
@@ -102,13 +103,10 @@ def replay_start_s(oldest_job: datetime | None, last_bill: datetime | None) -> f
 def _rewind(kafka: KafkaSettings, moment_s: float) -> tuple[int, bool]:
     """Move the writer's group back to a time, never forward."""
     numbers = range(RESULTS.partition_count)
-    reader = OffsetRangeReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
-    try:
+    with closing(OffsetRangeReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)) as reader:
         committed = reader.committed_offsets(numbers)
         ranges = [reader.range_since(number, int(moment_s * 1000)) for number in numbers]
         begins = [reader.full_range(number).first for number in numbers]
-    finally:
-        reader.close()
     offsets = {r.partition: min(r.first, committed.get(r.partition, r.first)) for r in ranges}
     TopicAdmin(kafka).alter_offsets(GROUP, RESULTS, offsets)
     count = sum(committed.get(number, offset) - offset for number, offset in offsets.items())

@@ -12,6 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES
+from jobs.store.keyset_pages import position_of
 from jobs.store.single_requests import JOB_DAY
 from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
@@ -151,19 +152,13 @@ def purge_tombstones(connection: sa.Connection, *, days: float) -> int:
     return connection.execute(sa.delete(jobs).where(jobs.c.id.in_(old))).rowcount
 
 
-class FilePosition(NamedTuple):
-    """Where the next slice of removed files starts."""
-
-    removed_at: object
-    file_id: UUID
-
-
 def purge_files(
-    connection: sa.Connection, *, days: float, after: FilePosition | None
-) -> tuple[int, FilePosition | None]:
+    connection: sa.Connection, *, days: float, after: sa.Row[Any] | None
+) -> tuple[int, sa.Row[Any] | None]:
     """Delete rows of files whose objects were removed more than `days` ago, if no job names them.
 
-    Examines one slice. Returns how many were deleted and where the next slice starts, or None.
+    Examines the slice behind the row `after`. Returns how many were deleted, and the last row of a
+    full slice or None.
     """
     query = removed_files_query(days, after)
     found = connection.execute(query).all()
@@ -171,29 +166,24 @@ def purge_files(
         return 0, None
     named = sa.or_(
         *(
-            sa.exists(sa.select(1).where(column == files.c.id).offset(0))
-            for column in (jobs.c.input_file_id, jobs.c.output_file_id, jobs.c.error_file_id)
+            sa.exists(sa.select(1).where(jobs.c[name] == files.c.id).offset(0))
+            for name in NAMED_FILES
         ),
         sa.exists(sa.select(1).where(job_inputs.c.file_id == files.c.id).offset(0)),
     )
     deleted = connection.execute(
         sa.delete(files).where(files.c.id.in_([row.id for row in found]), sa.not_(named))
     )
-    last = found[-1]
-    position = FilePosition(last.removed_at, last.id) if len(found) == FILES_SLICE else None
-    return deleted.rowcount, position
+    return deleted.rowcount, found[-1] if len(found) == FILES_SLICE else None
 
 
-def removed_files_query(days: float, after: FilePosition | None) -> sa.Select[Any]:
+def removed_files_query(days: float, after: sa.Row[Any] | None) -> sa.Select[Any]:
     """Return the query of a slice of removed files, earliest removal first."""
-    query = sa.select(files.c.removed_at, files.c.id).where(files.c.removed_at < days_ago(days))
+    key = (files.c.removed_at, files.c.id)
+    query = sa.select(*key).where(files.c.removed_at < days_ago(days))
     if after is not None:
-        position = sa.tuple_(
-            sa.literal(after.removed_at, files.c.removed_at.type),
-            sa.literal(after.file_id, files.c.id.type),
-        )
-        query = query.where(sa.tuple_(files.c.removed_at, files.c.id) > position)
-    return query.order_by(files.c.removed_at, files.c.id).limit(FILES_SLICE)
+        query = query.where(sa.tuple_(*key) > position_of(after, *key))
+    return query.order_by(*key).limit(FILES_SLICE)
 
 
 def days_ago(days: float) -> sa.ColumnElement[Any]:

@@ -18,7 +18,6 @@ from results.retention import expired_data
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
 from results.retention.deletion import BatchTombstones
-from results.retention.expired_data import FilePosition
 from results.retention.object_removal import KeyDestruction
 from results.settings import RetentionSettings
 from results.tables import sweep_leases
@@ -57,7 +56,7 @@ class RetentionSweep:
     holder: str  # names this process in the lease
     is_stopping: Callable[[], bool] = lambda: False
     _run_count: int = 0
-    _files_after: FilePosition | None = None
+    _files_after: sa.Row[Any] | None = None
     _tombstones: BatchTombstones = field(init=False)
     _keys: KeyDestruction = field(init=False)
     _data: BatchDataRemoval = field(init=False)

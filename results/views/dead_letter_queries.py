@@ -4,7 +4,6 @@ Other tenants cannot see that they exist.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,11 +12,12 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.errors import DeadLetterNotFoundError
 from jobs.store.batches import find_job
-from jobs.store.keyset_pages import Page, unknown_cursor_error
+from jobs.store.keyset_pages import Page, position_of, unknown_cursor_error
 from jobs.tables.jobs import jobs
-from jobs.tables.retries import dead_items, item_attempts
+from jobs.tables.retries import dead_items
 from results.finaliser.item_rows import RowDecrypter
 from results.finaliser.output_lines import ItemRow
+from results.views.item_status import ItemFailure, read_failures
 from results.writer.failure_handling import stable_code
 from storage.objects.object_store import ObjectStore
 from storage.postgres.items import items
@@ -38,6 +38,7 @@ _IS_VISIBLE: Final = sa.exists(
 )
 """Hides dead letters of deleted batches whose rows are not yet removed."""
 
+_AGE: Final = (dead_items.c.failed_at, dead_items.c.job_id, dead_items.c.item_index)
 _SHOWN: Final = (items.c.custom_id, items.c.status_code, items.c.error_code, items.c.error_message)
 
 
@@ -50,21 +51,11 @@ class DeadLetterPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterAttempt:
-    """One failed execution."""
-
-    attempt: int
-    status_code: int
-    code: str
-    failed_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class DeadLetterView:
     """A dead letter with its attempts; `row` also has the columns that locate its input line."""
 
     row: sa.Row[Any]
-    attempts: list[DeadLetterAttempt]
+    attempts: list[ItemFailure]
 
 
 def list_dead_letters(
@@ -83,15 +74,13 @@ def list_dead_letters(
         find_job(connection, tenant_id, job_id)
     query = dead_letters_query(tenant_id, job_id)
     if after is not None:
-        found_after = connection.execute(
-            sa.select(dead_items.c.failed_at).where(
-                dead_items.c.tenant_id == tenant_id, *_is(after), *_of(job_id)
-            )
-        ).one_or_none()
-        if found_after is None:
+        is_after = (dead_items.c.tenant_id == tenant_id, *_is(after), *_of(job_id))
+        row = connection.execute(sa.select(*_AGE).where(*is_after)).one_or_none()
+        if row is None:
             raise unknown_cursor_error()
-        in_job = job_id is not None
-        query = query.where(_after(after, found_after.failed_at, in_job=in_job))
+        is_older = sa.tuple_(*_AGE) < position_of(row, *_AGE)
+        follows = is_older if job_id is None else dead_items.c.item_index > after.item_index
+        query = query.where(follows)
     found = connection.execute(query.limit(limit + 1)).all()
     return Page(list(found[:limit]), len(found) > limit)
 
@@ -112,21 +101,10 @@ def find_dead_letter(
     row = connection.execute(query).one_or_none()
     if row is None:
         raise DeadLetterNotFoundError
-    recorded = sa.select(
-        item_attempts.c.attempt,
-        item_attempts.c.status_code,
-        item_attempts.c.code,
-        item_attempts.c.failed_at,
-    ).where(
-        item_attempts.c.job_id == position.job_id,
-        item_attempts.c.item_index == position.item_index,
-    )
-    attempts = [
-        DeadLetterAttempt(*found)
-        for found in connection.execute(recorded.order_by(item_attempts.c.attempt))
-    ]
+    index = position.item_index
+    attempts = read_failures(connection, position.job_id, [index]).get(index, [])
     if not attempts or attempts[-1].attempt < row.attempt:
-        last = DeadLetterAttempt(row.attempt, row.status_code or 0, code_of_row(row), row.failed_at)
+        last = ItemFailure(row.attempt, row.status_code or 0, code_of_row(row), row.failed_at)
         attempts = [*attempts, last]
     return DeadLetterView(row, attempts)
 
@@ -142,8 +120,7 @@ def dead_letters_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     )
     if job_id is not None:
         return query.order_by(dead_items.c.item_index)
-    newest_first = (dead_items.c.failed_at, dead_items.c.job_id, dead_items.c.item_index)
-    return query.order_by(*(column.desc() for column in newest_first))
+    return query.order_by(*(column.desc() for column in _AGE))
 
 
 def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:
@@ -181,14 +158,3 @@ def _is(position: DeadLetterPosition) -> tuple[sa.ColumnElement[bool], ...]:
 
 def _of(job_id: UUID | None) -> tuple[sa.ColumnElement[bool], ...]:
     return () if job_id is None else (dead_items.c.job_id == job_id,)
-
-
-def _after(
-    after: DeadLetterPosition, failed_at: datetime, *, in_job: bool
-) -> sa.ColumnElement[bool]:
-    if in_job:
-        return dead_items.c.item_index > after.item_index
-    key = (dead_items.c.failed_at, dead_items.c.job_id, dead_items.c.item_index)
-    values = (failed_at, after.job_id, after.item_index)
-    literals = [sa.literal(v, c.type) for v, c in zip(values, key, strict=True)]
-    return sa.tuple_(*key) < sa.tuple_(*literals)

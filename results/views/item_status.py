@@ -11,6 +11,7 @@ original has ended.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -52,7 +53,7 @@ class ItemFailure:
     attempt: int
     status_code: int
     code: str
-    failed_at_s: float
+    failed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ def read_items(
     rows = connection.execute(statement, {n: v for n, v in parameters.items() if n in names}).all()
     is_full = len(rows) == query.limit
     next_index = rows[-1].item_index + 1 if is_full else last + 1
-    failures = _failures(connection, query.job_id, [row.item_index for row in rows])
+    failures = read_failures(connection, query.job_id, [row.item_index for row in rows])
     return ItemPage(
         [
             ItemView(
@@ -200,23 +201,19 @@ def _emitted(connection: sa.Connection, job_id: UUID) -> int:
     return connection.scalar(query) or 0
 
 
-def _failures(
+def read_failures(
     connection: sa.Connection, job_id: UUID, indexes: Sequence[int]
 ) -> dict[int, list[ItemFailure]]:
+    """Return the recorded failures of items by index, those of each item in order."""
     if not indexes:
         return {}
-    at_s = sa.extract("epoch", item_attempts.c.failed_at)
-    query = sa.select(
-        item_attempts.c.item_index,
-        item_attempts.c.attempt,
-        item_attempts.c.status_code,
-        item_attempts.c.code,
-        at_s,
-    ).where(item_attempts.c.job_id == job_id, item_attempts.c.item_index.in_(indexes))
+    query = sa.select(item_attempts).where(
+        item_attempts.c.job_id == job_id, item_attempts.c.item_index.in_(indexes)
+    )
     found: dict[int, list[ItemFailure]] = {}
-    for index, attempt, status_code, code, failed_at_s in connection.execute(
+    for row in connection.execute(
         query.order_by(item_attempts.c.item_index, item_attempts.c.attempt)
     ):
-        failure = ItemFailure(attempt, status_code, code, float(failed_at_s))
-        found.setdefault(index, []).append(failure)
+        failure = ItemFailure(row.attempt, row.status_code, row.code, row.failed_at)
+        found.setdefault(row.item_index, []).append(failure)
     return found

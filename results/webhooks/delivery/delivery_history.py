@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from core.ids import JOB, new_uuid, public_id
 from jobs.errors import InvalidFieldError, InvalidRequestError
-from jobs.store.keyset_pages import PageCursor, unknown_cursor_error
+from jobs.store.keyset_pages import PageCursor, position_of, unknown_cursor_error
 from results.webhooks.delivery.claiming import PENDING
 from results.webhooks.endpoints.endpoints import find_endpoint
 from results.webhooks.events.messages import event_body
@@ -17,7 +17,8 @@ from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhoo
 
 REPLAYS_MAX: Final = 10_000
 _SAMPLE_JOB: Final = UUID(int=0)
-_POSITION: Final = sa.tuple_(webhook_deliveries.c.created_at, webhook_deliveries.c.message_id)
+_ORDER: Final = (webhook_deliveries.c.created_at, webhook_deliveries.c.message_id)
+_POSITION: Final = sa.tuple_(*_ORDER)
 
 
 class EndpointDisabledError(InvalidRequestError):
@@ -88,15 +89,14 @@ def list_deliveries(
 
 def _position_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> sa.Tuple:
     """Return the position of a message in its endpoint's order. Raises InvalidFieldError."""
-    table = webhook_deliveries
-    created_at = connection.scalar(
-        sa.select(table.c.created_at).where(
-            table.c.endpoint_id == endpoint_id, table.c.message_id == message_id
-        )
+    columns = webhook_deliveries.c
+    query = sa.select(*_ORDER).where(
+        columns.endpoint_id == endpoint_id, columns.message_id == message_id
     )
-    if created_at is None:
+    row = connection.execute(query).one_or_none()
+    if row is None:
         raise unknown_cursor_error()
-    return sa.tuple_(sa.literal(created_at), sa.literal(message_id, table.c.message_id.type))
+    return position_of(row, *_ORDER)
 
 
 def replay_deliveries(

@@ -12,7 +12,6 @@ from core.states import CloseReason
 from jobs.recovery import restore_fencing
 from jobs.recovery.restore_fencing import (
     VERSION_JUMP,
-    RestorePosition,
     count_unvalidated_jobs,
     fence_restored_jobs,
 )
@@ -38,9 +37,7 @@ def control_records(connection: sa.Connection, job_id: UUID) -> list[JobControl 
 
 def fence_all(connection: sa.Connection) -> list[sa.Row[Any]]:
     found: list[sa.Row[Any]] = []
-    while rows := fence_restored_jobs(
-        connection, RestorePosition(found[-1].created_at, found[-1].id) if found else None
-    ):
+    while rows := fence_restored_jobs(connection, found[-1] if found else None):
         found += rows
     return found
 
