@@ -8,7 +8,7 @@ depend on whether the copy was registered before its original ended.
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -18,7 +18,12 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from results import metrics
 from results.writer.counter_locks import LockedJob, lock_jobs, read_job_counters
-from results.writer.counters import count_and_settle, stop_over_budget, sum_items
+from results.writer.counters import (
+    count_and_settle,
+    measure_transaction,
+    stop_over_budget,
+    sum_items,
+)
 from results.writer.failure_handling import record_dead_letters
 from results.writer.open_work import WorkStep
 from results.writer.record_groups import JobItems
@@ -37,7 +42,8 @@ SLICE_BYTES: Final = 8 * 1024 * 1024
 """Bounds on the rows of one transaction and their bodies: one item can have a million copies."""
 
 SEARCH_ITEMS_MAX: Final = 50_000
-"""Copies that one search for missing rows examines: each costs an index probe."""
+"""Copies that one search for missing rows examines: each costs an index probe, and one item or
+record may concern millions of copies."""
 
 _ALL_INDEXES: Final = range(2**31 - 1)  # bounded by the job's number of items
 
@@ -79,24 +85,14 @@ def copy_slices(due: Sequence[DueCopies], *, items_max: int, bytes_max: int) -> 
         yield CopySlice(tuple(light), count, is_complete=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyWriter:
     """Writes the rows of copies. Not thread-safe."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        *,
-        slice_items: int = SLICE_ITEMS,
-        slice_bytes: int = SLICE_BYTES,
-        search_items_max: int = SEARCH_ITEMS_MAX,
-    ) -> None:
-        """Set the bounds of one transaction (rows, body bytes) and of one search.
-
-        `search_items_max` bounds the search: one item or record may concern millions of copies.
-        """
-        self._engine = engine
-        self._slice_items, self._slice_bytes = slice_items, slice_bytes
-        self._search_items_max = search_items_max
+    engine: sa.Engine = field(kw_only=False)
+    slice_items: int = SLICE_ITEMS
+    slice_bytes: int = SLICE_BYTES
+    search_items_max: int = SEARCH_ITEMS_MAX
 
     def copy_steps(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[WorkStep]:
         """Return the steps that write the copies of these items, as far as the items have rows."""
@@ -116,29 +112,29 @@ class CopyWriter:
 
         It takes no lock, which would block other writers: each slice locks and checks again.
         """
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             cursor = raw_cursor(connection)
             job = read_job_counters(cursor, job_id)
             if job is None or job.closed_reason is not None:
                 return []
             span = range(within.start, min(within.stop, job.total_count))
             if self._exceeds_search_limit(cursor, job_id, span, originals):
-                size = self._search_items_max
+                size = self.search_items_max
                 parts = (range(at, min(at + size, span.stop)) for at in span[::size])
                 return [partial(self._find_due, job_id, part, originals) for part in parts]
             due = _due(cursor, job, span, originals)
-        slices = copy_slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
+        slices = copy_slices(due, items_max=self.slice_items, bytes_max=self.slice_bytes)
         return [partial(self._write, job_id, span, part) for part in slices]
 
     def _exceeds_search_limit(
         self, cursor: Cursor, job_id: UUID, span: range, originals: list[int] | None
     ) -> bool:
         """Whether one search may meet too many copies; most originals have only a few."""
-        if len(span) <= self._search_items_max:
+        if len(span) <= self.search_items_max:
             return False
         if originals is None:
             return True
-        parameters = [job_id, originals, span.start, span.stop, self._search_items_max]
+        parameters = [job_id, originals, span.start, span.stop, self.search_items_max]
         row = cursor.execute(HAS_MORE_COPIES, parameters, prepare=False).fetchone()
         return row == (True,)
 
@@ -152,7 +148,7 @@ class CopyWriter:
     def _transaction(self, job_id: UUID, span: range, part: CopySlice) -> int | None:
         """Return the last index that got its row; None when no copy was left."""
         started = time.perf_counter()
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             cursor = raw_cursor(connection)
             locked = lock_jobs(cursor, [job_id])
             job = locked.get(job_id)
@@ -167,12 +163,8 @@ class CopyWriter:
             cursor.execute(COUNT_COPIES, [len(rows), job_id, len(rows), job_id], prepare=False)
             count_and_settle(connection, [added])
             stop_over_budget(connection, [added], locked)
-        for outcome in Outcome:
-            if count := getattr(added, outcome.label):
-                metrics.ITEMS_COMPLETED.labels(outcome.label).inc(count)
         metrics.ITEMS_COPIED.inc(len(rows))
-        metrics.ROWS_PER_TRANSACTION.observe(len(rows))
-        metrics.TRANSACTION_SECONDS.observe(time.perf_counter() - started)
+        measure_transaction([added], len(rows), started)
         return rows[-1].index
 
 

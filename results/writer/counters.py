@@ -1,5 +1,6 @@
 """End of each transaction of the writer: job counters, usage ledger, settling and budgets."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -12,6 +13,7 @@ from jobs.store.job_closing import start_cancelling
 from jobs.store.job_options import budget_close_reason
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
 from jobs.tables.jobs import jobs
+from results import metrics
 from results.writer.counter_locks import LockedJob
 from results.writer.statements import COUNT_AND_SETTLE
 from storage.postgres.engines import raw_cursor
@@ -92,6 +94,15 @@ def count_and_settle(connection: sa.Connection, sums: Sequence[JobSum]) -> None:
         connection.execute(NOTIFY_JOBS)
     if JobKind.REQUEST in kinds:
         connection.execute(NOTIFY_REQUESTS)
+
+
+def measure_transaction(sums: Sequence[JobSum], row_count: int, started: float) -> None:
+    """Count the rows of a committed transaction that began at `started` of `perf_counter`."""
+    for outcome in Outcome:
+        if rows := sum(getattr(job_sum, outcome.label) for job_sum in sums):
+            metrics.ITEMS_COMPLETED.labels(outcome.label).inc(rows)
+    metrics.ROWS_PER_TRANSACTION.observe(row_count)
+    metrics.TRANSACTION_SECONDS.observe(time.perf_counter() - started)
 
 
 def stop_over_budget(

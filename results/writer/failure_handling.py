@@ -47,14 +47,6 @@ class _Envelope(msgspec.Struct):
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
-@dataclass(slots=True)
-class HandledFailures:
-    """Final outcomes, and the number of failures that were scheduled for another attempt."""
-
-    final: JobItems
-    retry_count: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class FailureHandler:
     """Decides between retry and final failure; `fraction` is uniform in [0, 1)."""
@@ -64,17 +56,20 @@ class FailureHandler:
 
     def handle(
         self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]
-    ) -> HandledFailures:
+    ) -> tuple[JobItems, int]:
         """Record retryable failures: schedule the next attempt, or make the last one final.
+
+        Returns the final outcomes, and the number of failures scheduled for another attempt.
 
         The first final outcome of an item on the log counts, however the log was split into groups:
         outcomes after it, or of an item that has its row, change nothing. A failure with attempts
         left is also dropped when its group holds a final outcome of the same item.
         """
-        handled = HandledFailures({})
+        handled: JobItems = {}
+        retry_count = 0
         for job_id, items in jobs.items():
             if not any(item.retryable for item in items):  # the usual case
-                handled.final[job_id] = items
+                handled[job_id] = items
                 continue
             recorded = self._record(cursor, locked[job_id], self._candidates(items))
             final, again = [], []
@@ -88,10 +83,10 @@ class FailureHandler:
                 else:
                     final.append(msgspec.structs.replace(item, retryable=False))
             self._schedule(cursor, job_id, again)
-            handled.retry_count += len(again)
+            retry_count += len(again)
             if final:
-                handled.final[job_id] = final
-        return handled
+                handled[job_id] = final
+        return handled, retry_count
 
     def _candidates(self, items: Sequence[ItemOutcome]) -> dict[int, ItemOutcome]:
         """Return the failures that may have an effect, by their positions in `items`."""

@@ -13,7 +13,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,14 +21,13 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.recovery.retry_policy import RetryRules
 from results import metrics
-from results.writer.counter_locks import (
-    AdmittedItems,
-    LockedJob,
-    admit_items,
-    lock_jobs,
-    missing_items,
+from results.writer.counter_locks import LockedJob, admit_items, lock_jobs, missing_items
+from results.writer.counters import (
+    count_and_settle,
+    measure_transaction,
+    stop_over_budget,
+    sum_items,
 )
-from results.writer.counters import JobSum, count_and_settle, stop_over_budget, sum_items
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import FailureHandler, record_dead_letters
 from results.writer.record_groups import JobItems
@@ -47,18 +45,6 @@ _SMALLINT_MAX: Final = 2**15 - 1
 _INTEGER_MAX: Final = 2**31 - 1
 
 _REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REJECTED, OverflowError, UnicodeError)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteResult:
-    """The effects of one committed transaction."""
-
-    sums: list[JobSum]
-    row_count: int
-    duplicate_count: int
-    retry_count: int = 0  # failures with a scheduled retry
-    dead_count: int = 0  # items of batches that failed for good
-    deduplicating: frozenset[UUID] = frozenset()  # jobs that may have copies of these items
 
 
 class ItemWriter:
@@ -97,14 +83,15 @@ class ItemWriter:
     def _write_once(self, jobs: JobItems) -> frozenset[UUID]:
         if not self._expects_duplicates:
             try:
-                return self._transaction(jobs).deduplicating
+                return self._transaction(jobs)[0]
             except ROW_EXISTS:
                 self._expects_duplicates = True
-        written = self._transaction(jobs)
-        self._expects_duplicates = written.duplicate_count > 0
-        return written.deduplicating
+        deduplicating, duplicate_count = self._transaction(jobs)
+        self._expects_duplicates = duplicate_count > 0
+        return deduplicating
 
-    def _transaction(self, jobs: JobItems) -> WriteResult:
+    def _transaction(self, jobs: JobItems) -> tuple[frozenset[UUID], int]:
+        """Return the jobs that deduplicate, and how many outcomes had their row already."""
         started = time.perf_counter()
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
@@ -115,8 +102,7 @@ class ItemWriter:
             sums = [sum_items(job_id, items) for job_id, items in new.items()]
             has_failures = any(job_sum.failed for job_sum in sums)
             if has_failures:
-                handled = self._failures.handle(cursor, new, locked)
-                new, retry_count = handled.final, handled.retry_count
+                new, retry_count = self._failures.handle(cursor, new, locked)
             if self._expects_duplicates:
                 new = missing_items(cursor, new, locked)
             if new is not admitted.jobs:
@@ -127,12 +113,13 @@ class ItemWriter:
             count_and_settle(connection, sums)
             stop_over_budget(connection, sums, locked)
         duplicate_count = _count(admitted.jobs) - _count(new) - retry_count
-        deduplicating = frozenset(j for j in admitted.jobs if locked[j].deduplicates)
-        written = WriteResult(
-            sums, _count(new), duplicate_count, retry_count, dead_count, deduplicating
-        )
-        _measure(written, admitted, time.perf_counter() - started)
-        return written
+        measure_transaction(sums, _count(new), started)
+        metrics.DUPLICATES.inc(duplicate_count)
+        metrics.RETRIES_SCHEDULED.inc(retry_count)
+        metrics.DEAD_ITEMS.inc(dead_count)
+        metrics.IGNORED_AFTER_CLOSE.inc(admitted.ignored_count)
+        metrics.UNKNOWN_JOB.inc(admitted.unknown_count)
+        return frozenset(j for j in admitted.jobs if locked[j].deduplicates), duplicate_count
 
     def _write_in_parts(self, jobs: JobItems, refusal: Exception) -> frozenset[UUID]:
         """Halve the group until the refused outcome is alone; its item fails without a body."""
@@ -171,20 +158,6 @@ def _halves(jobs: JobItems) -> tuple[JobItems, JobItems]:
 
 def _count(jobs: JobItems) -> int:
     return sum(map(len, jobs.values()))
-
-
-def _measure(written: WriteResult, admitted: AdmittedItems, seconds: float) -> None:
-    for outcome in Outcome:
-        rows = sum(getattr(job_sum, outcome.label) for job_sum in written.sums)
-        if rows:
-            metrics.ITEMS_COMPLETED.labels(outcome.label).inc(rows)
-    metrics.DUPLICATES.inc(written.duplicate_count)
-    metrics.RETRIES_SCHEDULED.inc(written.retry_count)
-    metrics.DEAD_ITEMS.inc(written.dead_count)
-    metrics.IGNORED_AFTER_CLOSE.inc(admitted.ignored_count)
-    metrics.UNKNOWN_JOB.inc(admitted.unknown_count)
-    metrics.ROWS_PER_TRANSACTION.observe(written.row_count)
-    metrics.TRANSACTION_SECONDS.observe(seconds)
 
 
 def copy_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> None:

@@ -6,6 +6,7 @@ between two slices the close is delivered again and continues with the missing r
 
 import logging
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -32,16 +33,13 @@ CLOSE_OUTCOMES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class JobCloser:
     """Turns Close records into item rows. Not thread-safe."""
 
-    def __init__(
-        self, engine: sa.Engine, partitions: DayPartitions, *, slice_items: int = 10_000
-    ) -> None:
-        """`slice_items`: item indexes that one transaction examines."""
-        self._engine = engine
-        self._partitions = partitions
-        self._slice_items = slice_items
+    engine: sa.Engine
+    partitions: DayPartitions
+    slice_items: int = 10_000  # indexes that one transaction examines
 
     def close_steps(self, close: JobClose) -> list[WorkStep]:
         """Return the steps that give every item of the job its row."""
@@ -49,14 +47,14 @@ class JobCloser:
 
     def _run_slice(self, close: JobClose, first: int) -> list[WorkStep]:
         job = self._slice(close, first)
-        after = first + self._slice_items
+        after = first + self.slice_items
         is_done = job is None or after >= job.total_count
         return [] if is_done else [partial(self._run_slice, close, after)]
 
     def _slice(self, close: JobClose, first: int) -> LockedJob | None:
         """Close the indexes from `first` on; None when the job is complete or unknown."""
         started = time.perf_counter()
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             cursor = raw_cursor(connection)
             job = lock_jobs(cursor, [close.job_id]).get(close.job_id)
             if job is None or not job.total_count:
@@ -69,8 +67,8 @@ class JobCloser:
                 # The job may have waited for appended files: no further row could settle it.
                 count_and_settle(connection, [JobSum(job.job_id)])
                 return None
-            self._partitions.ensure([job.day])
-            last = min(first + self._slice_items, job.total_count) - 1
+            self.partitions.ensure([job.day])
+            last = min(first + self.slice_items, job.total_count) - 1
             outcome, ended = _insert_missing(cursor, job, reason, (first, last))
             cursor.execute(DROP_RETRIES, [job.job_id, first, last], prepare=False)
             count = getattr(ended, outcome.label)

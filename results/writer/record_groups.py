@@ -111,13 +111,12 @@ def read_entry(received: ReceivedRecord, producer: RecordSender) -> Entry:
         record = read_record(received)
     except RecordUnreadableError as error:
         record = None
-        _send_dead_letter(received, error, producer)
-    return Entry(
-        partition=(received.topic, received.partition),
-        next_offset=received.offset + 1,
-        size_bytes=len(received.value or b""),
-        record=record,
-    )
+        place = (received.topic, received.partition, received.offset)
+        LOG.error("record unreadable", extra={"place": place, "reason": str(error)})  # noqa: TRY400  the cause may quote the value
+        send_dead_letter(producer, received, code=error.code)
+        DEAD_LETTERS.inc()
+    partition = (received.topic, received.partition)
+    return Entry(partition, received.offset + 1, len(received.value or b""), record)
 
 
 def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
@@ -133,12 +132,3 @@ def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
     if kind == KINDS[CopiesDue]:
         return decode_value(CopiesDue, received.value)
     raise RecordUnreadableError(f"{kind} does not belong on this topic")
-
-
-def _send_dead_letter(
-    received: ReceivedRecord, error: RecordUnreadableError, producer: RecordSender
-) -> None:
-    place = (received.topic, received.partition, received.offset)
-    LOG.error("record unreadable", extra={"place": place, "reason": str(error)})
-    send_dead_letter(producer, received, code=error.code)
-    DEAD_LETTERS.inc()
