@@ -89,8 +89,7 @@ class AttemptRecorder:
         wait_s = (delay_s or 0.0) * self.settings.time_scale
         changed = connection.execute(
             sa.update(webhook_deliveries)
-            .where(_is(delivery), webhook_deliveries.c.try_count == delivery.try_count)
-            .where(webhook_deliveries.c.state == PENDING)
+            .where(_is_claimed(delivery))
             # A repeat after a commit whose response was lost changes nothing.
             .where(webhook_deliveries.c.failure_count == delivery.failure_count)
             .values(
@@ -142,8 +141,7 @@ def postpone_delivery(connection: sa.Connection, delivery: WebhookDelivery) -> N
     """Release a claim for some seconds without counting a failure: no attempt was possible."""
     connection.execute(
         sa.update(webhook_deliveries)
-        .where(_is(delivery), webhook_deliveries.c.try_count == delivery.try_count)
-        .where(webhook_deliveries.c.state == PENDING)
+        .where(_is_claimed(delivery))
         .values(claimed_by=None, next_try_at=sa.func.now() + seconds(_POSTPONED_S), is_due=False)
     )
 
@@ -213,8 +211,12 @@ def _insert_attempt(
     )
 
 
-def _is(delivery: WebhookDelivery) -> sa.ColumnElement[bool]:
+def _is_claimed(delivery: WebhookDelivery) -> sa.ColumnElement[bool]:
+    """Return the condition that the row of a delivery still has this claim."""
+    columns = webhook_deliveries.c
     return sa.and_(
-        webhook_deliveries.c.message_id == delivery.message_id,
-        webhook_deliveries.c.endpoint_id == delivery.endpoint_id,
+        columns.message_id == delivery.message_id,
+        columns.endpoint_id == delivery.endpoint_id,
+        columns.try_count == delivery.try_count,
+        columns.state == PENDING,
     )

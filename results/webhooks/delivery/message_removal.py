@@ -98,30 +98,15 @@ DELETE FROM webhook_lanes WHERE lane = ANY(ARRAY(
 """Queue states without recent failures: the next failure would count as the first anyway."""
 
 
-def _slice_of(statement: sa.TextClause) -> Callable[[sa.Connection, int], int]:
-    def remove(connection: sa.Connection, days: int) -> int:
-        return connection.execute(statement, {"days": days, "slice": _SLICE}).rowcount
-
-    return remove
-
-
-def _endpoints_of(choice: sa.TextClause) -> Callable[[sa.Connection, int], int]:
-    def remove(connection: sa.Connection, days: int) -> int:
-        ids = list(connection.scalars(choice, {"days": days, "slice": _SLICE}))
-        return connection.execute(_REMOVE, {"ids": ids}).rowcount
-
-    return remove
-
-
 _STEPS: Final = (
-    _slice_of(_MESSAGES),
-    _slice_of(_WAITING),
-    _slice_of(_DELETED_BATCHES),
-    _slice_of(_DELETED_HISTORY),
-    _endpoints_of(_DELETED),
-    _endpoints_of(_CALLBACKS),
-    _slice_of(_WATCHES),
-    _slice_of(_LANES),
+    _MESSAGES,
+    _WAITING,
+    _DELETED_BATCHES,
+    _DELETED_HISTORY,
+    _DELETED,
+    _CALLBACKS,
+    _WATCHES,
+    _LANES,
 )
 
 
@@ -135,8 +120,11 @@ class MessageRemoval:
 
     def run_once(self) -> None:
         """Remove all expired rows, or some when stopping. Raises one of DATABASE_UNAVAILABLE."""
-        for remove in _STEPS:
+        for step in _STEPS:
             count = _SLICE
             while count == _SLICE and not self.is_stopping():
                 with self.engine.begin() as connection:
-                    count = remove(connection, self.retention_days)
+                    done = connection.execute(step, {"days": self.retention_days, "slice": _SLICE})
+                    if done.returns_rows:  # endpoints
+                        done = connection.execute(_REMOVE, {"ids": list(done.scalars())})
+                    count = done.rowcount

@@ -89,7 +89,9 @@ def create_endpoint(
     )
     count = connection.scalar(
         sa.select(sa.func.count()).where(
-            _owned(tenant_id), webhook_endpoints.c.job_id.is_(None), _IS_KEPT
+            webhook_endpoints.c.tenant_id == tenant_id,
+            webhook_endpoints.c.job_id.is_(None),
+            _IS_KEPT,
         )
     )
     if (count or 0) >= endpoints_max:
@@ -102,7 +104,7 @@ def create_endpoint(
             tenant_id=tenant_id,
             name=new.name,
             url=new.url,
-            event_types=_unique(new.event_types),
+            event_types=list(dict.fromkeys(new.event_types)),
             lane=f"e:{endpoint_id.hex}",
             sealed_secret=cipher.encrypt(secret, endpoint_id),
             secret_hint=secret_hint(secret),
@@ -118,7 +120,10 @@ def find_endpoint(
 ) -> sa.Row[Any]:
     """Return an endpoint or callback. Raises EndpointNotFoundError, also for foreign ids."""
     return _require(
-        connection, sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
+        connection,
+        sa.select(webhook_endpoints).where(
+            _shown(tenant_id), webhook_endpoints.c.id == endpoint_id
+        ),
     )
 
 
@@ -153,7 +158,7 @@ def change_endpoint(
         if row.job_id is not None:
             values["lane"] = _move_callback(connection, row, change.url)
     if change.event_types is not None and set(change.event_types) != set(row.event_types):
-        values["event_types"] = _unique(change.event_types)
+        values["event_types"] = list(dict.fromkeys(change.event_types))
     is_enabled = row.disabled_at is None
     if change.enabled is False and is_enabled:
         values |= {"disabled_at": sa.func.now(), "disabled_reason": "owner"}
@@ -242,7 +247,7 @@ def _move_callback(connection: sa.Connection, row: sa.Row[Any], url: str) -> str
 def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, object]) -> sa.Row[Any]:
     return connection.execute(
         sa.update(webhook_endpoints)
-        .where(_is(endpoint_id))
+        .where(webhook_endpoints.c.id == endpoint_id)
         .values(updated_at=sa.func.now(), **values)
         .returning(webhook_endpoints)
     ).one()
@@ -250,7 +255,9 @@ def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, obje
 
 def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
     """Lock an endpoint; other transactions can still insert rows that refer to it."""
-    query = sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
+    query = sa.select(webhook_endpoints).where(
+        _shown(tenant_id), webhook_endpoints.c.id == endpoint_id
+    )
     return _require(connection, query.with_for_update(key_share=True))
 
 
@@ -261,21 +268,9 @@ def _require(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
     return row
 
 
-def _owned(tenant_id: UUID) -> sa.ColumnElement[bool]:
-    return webhook_endpoints.c.tenant_id == tenant_id
-
-
 def _shown(tenant_id: UUID) -> sa.ColumnElement[bool]:
     """Exclude deleted endpoints, and callbacks of deleted batches, which still receive the end."""
     is_job_deleted = sa.exists().where(
         jobs.c.id == webhook_endpoints.c.job_id, jobs.c.deleted_at.is_not(None)
     )
-    return sa.and_(_owned(tenant_id), _IS_KEPT, ~is_job_deleted)
-
-
-def _is(endpoint_id: UUID | None) -> sa.ColumnElement[bool]:
-    return webhook_endpoints.c.id == endpoint_id
-
-
-def _unique(event_types: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(event_types))
+    return sa.and_(webhook_endpoints.c.tenant_id == tenant_id, _IS_KEPT, ~is_job_deleted)

@@ -17,7 +17,6 @@ from results.webhooks.events.messages import (
     WATCHED_EVENTS,
     WebhookMessage,
     job_message,
-    request_message,
 )
 from results.webhooks.tables import (
     webhook_deliveries,
@@ -62,6 +61,7 @@ ON CONFLICT DO NOTHING
 """Watches start at the present counters. They start at zero where an older endpoint is subscribed
 since the job began, because the event that would create its watch may not be read yet."""
 
+_EVENTS: Final = {JobKind.BATCH: STATE_EVENTS, JobKind.REQUEST: REQUEST_EVENTS}
 _RECORDED_STATES: Final = {
     JobState.IN_PROGRESS.value,
     *(state.value for state in TERMINAL_STATES),
@@ -91,22 +91,25 @@ def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
     Idempotent: an event that was recorded before adds nothing.
     """
     relevant = [event for event in events if event.state in _RECORDED_STATES]
-    subscriptions = _subscriptions(connection, relevant)
+    if not relevant:
+        return 0
+    subscriptions = find_subscriptions(
+        connection, {e.tenant_id for e in relevant}, {e.job_id for e in relevant}
+    )
     matching = [
         e for e in relevant if any(s.matches(e.tenant_id, e.job_id, e.at_s) for s in subscriptions)
     ]
     known = _known_jobs(connection, {event.job_id for event in matching})
     messages = []
     for event in matching:
-        kind, is_deleted = known.get(event.job_id, (None, True))
-        of_job = (event.tenant_id, event.job_id, event.at_s)
-        if kind is JobKind.REQUEST and event.state in REQUEST_EVENTS:
-            messages.append(request_message((event.event_id, REQUEST_EVENTS[event.state]), *of_job))
-        elif kind is JobKind.BATCH:
-            if event.state in STATE_EVENTS:
-                messages.append(job_message((event.event_id, STATE_EVENTS[event.state]), *of_job))
-            if not is_deleted:
-                _watch(connection, event, subscriptions)
+        if event.job_id not in known:
+            continue
+        kind, is_deleted = known[event.job_id]
+        if event_type := _EVENTS[kind].get(event.state):
+            of_job = (event.tenant_id, event.job_id, event.at_s)
+            messages.append(job_message((event.event_id, event_type), *of_job, kind=kind))
+        if kind is JobKind.BATCH and not is_deleted:
+            _watch(connection, event, subscriptions)
     return record_messages(connection, messages, subscriptions)
 
 
@@ -174,12 +177,6 @@ def watch_running_jobs(connection: sa.Connection, endpoint: sa.Row[Any]) -> None
     """Watch running jobs from now on, for an endpoint with new subscriptions to watched events."""
     if set(endpoint.event_types) & set(WATCHED_EVENTS):
         connection.execute(_WATCH_RUNNING, {"tenant": endpoint.tenant_id, "endpoint": endpoint.id})
-
-
-def _subscriptions(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Subscription]:
-    if not events:
-        return []
-    return find_subscriptions(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
 
 
 def _known_jobs(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, tuple[JobKind, bool]]:

@@ -1,14 +1,15 @@
 """Event types and message bodies: OpenAI's event envelope with an `id` and few other data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from core.ids import EVENT, JOB, SINGLE, public_id
-from core.states import JobState
+from core.states import JobKind, JobState
 
 PROGRESS: Final = "batch.progress"
 ITEM_FAILED: Final = "item.failed"
@@ -45,32 +46,22 @@ class WebhookMessage:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FailedItem:
-    """A failed item and its index in the input."""
-
-    index: int
-    custom_id: str | None
-
-
 def job_message(
-    event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float, extension: object = None
+    event: tuple[UUID, str],
+    tenant_id: UUID,
+    job_id: UUID,
+    at_s: float,
+    extension: object = None,
+    *,
+    kind: JobKind = JobKind.BATCH,
 ) -> WebhookMessage:
     """Return the message of `event` (id, type); `extension` is its `millrace` object."""
     message_id, event_type = event
-    data: dict[str, object] = {"id": public_id(JOB, job_id)}
+    prefix = JOB if kind is JobKind.BATCH else SINGLE
+    data: dict[str, object] = {"id": public_id(prefix, job_id)}
     if extension is not None:
         data["millrace"] = extension
     body = event_body(message_id, event_type, at_s, data)
-    return WebhookMessage(message_id, tenant_id, job_id, event_type, at_s, body)
-
-
-def request_message(
-    event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float
-) -> WebhookMessage:
-    """Return the message of the end of a single request."""
-    message_id, event_type = event
-    body = event_body(message_id, event_type, at_s, {"id": public_id(SINGLE, job_id)})
     return WebhookMessage(message_id, tenant_id, job_id, event_type, at_s, body)
 
 
@@ -92,12 +83,12 @@ def crossed_percents(announced: int, ended_count: int, total_count: int) -> list
     return [p for p in PERCENTS if p > announced and 100 * ended_count >= p * total_count > 0]
 
 
-def shown_items(items: Sequence[FailedItem]) -> list[dict[str, object]]:
-    """Return as many of `items` as a message may contain."""
+def shown_items(items: Iterable[tuple[int, str | None]]) -> list[dict[str, object]]:
+    """Return as many failed items, by index and `custom_id`, as a message may contain."""
     shown: list[dict[str, object]] = []
     size = 0
-    for item in items[:ITEMS_MAX]:
-        entry: dict[str, object] = {"index": item.index, "custom_id": item.custom_id}
+    for index, custom_id in islice(items, ITEMS_MAX):
+        entry: dict[str, object] = {"index": index, "custom_id": custom_id}
         size += len(msgspec.json.encode(entry)) + 1
         if size > _ITEMS_BYTES_MAX:
             break

@@ -20,7 +20,6 @@ from results.webhooks.events.messages import (
     ITEMS_MAX,
     PERCENTS,
     PROGRESS,
-    FailedItem,
     WebhookMessage,
     crossed_percents,
     job_message,
@@ -166,7 +165,7 @@ def _failed(
     extension = {
         "failed_count": watch.failed - watch.failed_count,
         "failed_total": watch.failed,
-        "items": shown_items([FailedItem(row.item_index, row.custom_id) for row in rows]),
+        "items": shown_items((row.item_index, row.custom_id) for row in rows),
     }
     return job_message(
         (new_uuid(), ITEM_FAILED), watch.tenant_id, watch.job_id, watch.now_s, extension
