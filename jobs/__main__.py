@@ -18,7 +18,7 @@ from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.expansion.expander import Expander
-from jobs.expansion.intake_loop import IntakeLoop, IntakeLoopDeps
+from jobs.expansion.intake_loop import IntakeLoop
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.pool_capacity import PoolCapacities
@@ -26,7 +26,7 @@ from jobs.outbox_relay import OutboxRelay
 from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
-from jobs.validation.validator import Validator
+from jobs.validation.validator import LeasedValidation, Validator
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.notifications import NotificationListener
@@ -80,8 +80,10 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         leased_jobs = LeasedJobs(engine, leases, clock)
-        validator = Validator(engine, objects, leases, settings, clock, stop)
-        deps = IntakeLoopDeps(
+        validation = LeasedValidation(objects, leases, settings, stop)
+        validator = Validator(engine, validation, clock)
+        intake = IntakeLoop(
+            settings=settings,
             engine=engine,
             leased_jobs=leased_jobs,
             expander=Expander(engine, objects, producers[0], leased_jobs, clock),
@@ -91,7 +93,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             clock=clock,
             stop=stop,
         )
-        intake, relay = IntakeLoop(deps, settings), OutboxRelay(engine, producers[1], clock)
+        relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
         threads.start_periodic(

@@ -9,6 +9,7 @@ without it, so no record that later ones depend on may grow that large.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -35,27 +36,26 @@ _LOCK: Final = sa.text("SELECT pg_try_advisory_xact_lock(:key)").bindparams(key=
 _IS_PENDING: Final = outbox.c.id + 0 > 0
 
 
+@dataclass(slots=True)
 class OutboxRelay:
     """Relays all pending rows of the outbox on each run."""
 
-    def __init__(self, engine: sa.Engine, producer: RecordProducer, clock: Clock) -> None:
-        """`producer` belongs to this relay alone: a flush waits for all its records."""
-        self._engine = engine
-        self._producer = producer
-        self._clock = clock
-        self._measure_at_s = 0.0
+    engine: sa.Engine
+    producer: RecordProducer  # of this relay alone: a flush waits for all its records
+    clock: Clock
+    _measure_at_s: float = 0.0
 
     def run_once(self) -> None:
         """Relay until no row is pending. Raises DeliveryError."""
         count = CLAIM_MAX
         while count == CLAIM_MAX:
-            with self._engine.begin() as connection:
-                count = relay(connection, self._producer)
+            with self.engine.begin() as connection:
+                count = relay(connection, self.producer)
             metrics.OUTBOX_RELAYED.inc(count)
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         if now_s >= self._measure_at_s:
             self._measure_at_s = now_s + _MEASURE_INTERVAL_S
-            with self._engine.begin() as connection:
+            with self.engine.begin() as connection:
                 pending, age_s = backlog(connection)
             metrics.OUTBOX_PENDING.set(pending)
             metrics.OUTBOX_OLDEST_AGE.set(age_s)

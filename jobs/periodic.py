@@ -21,6 +21,7 @@ from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
+from jobs.validation.validator import LeasedValidation
 from jobs.validation.verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
@@ -53,8 +54,8 @@ def start_periodic_tasks(
     """Start one thread for each task; return the leases on appends, to release at the end."""
     settings, engine, clock = deps.settings, deps.engine, deps.clock
     stall_producer, retry_producer, resume_producer = producers
-    watch = StallWatch(settings.stall_limit_s)
-    stalls = StallRecovery(engine, deps.objects, stall_producer, deps.leases, watch)
+    emitter = ReEmitter(engine, deps.objects, stall_producer, deps.leases)
+    stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s))
 
     def recover_stalls() -> None:
         stalls.run_once(deps.capacities, clock)
@@ -75,9 +76,10 @@ def start_periodic_tasks(
     threads.start_periodic(settings.expiry_interval_s, "expiry", sweep)
     leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
+    validation = LeasedValidation(deps.objects, leases, settings, deps.stop)
     for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):
         queue = LeaseQueue(engine, leases, sa.and_(APPEND_DUE, size), clock)
-        appends = AppendValidator(engine, deps.objects, leases, settings, queue, deps.stop)
+        appends = AppendValidator(engine, queue, validation)
         threads.start_periodic(_APPEND_INTERVAL_S, name, appends.run_once)
     return leases
 

@@ -102,10 +102,7 @@ def decode_validated(decode: Callable[[bytes], T], line: bytes | None, index: in
 
 def parse_item(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
     """Return the item in a line of a validated file. Raises InputChangedError."""
-    try:
-        request = _REQUEST.decode(line or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise InputChangedError(index=index) from None
+    request = decode_validated(_REQUEST.decode, line, index)
     if type(request.custom_id) is not str:
         raise InputChangedError(index=index)
     body = bytes(request.body)

@@ -1,7 +1,7 @@
 """The expander: emits items of the leased jobs and moves their cursors, one round at a time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -31,25 +31,20 @@ ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one round before it waits for acknowledgements; bounds memory and repeats."""
 
 
+@dataclass(slots=True)
 class Expander:
     """Emits items of leased jobs up to their allowances. Used by one thread."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: ObjectStore,
-        producer: RecordProducer,
-        leased_jobs: LeasedJobs,
-        clock: Clock,
-    ) -> None:
-        """`leased_jobs` holds the jobs and the cursor of each."""
-        self._engine = engine
-        self._objects = objects
-        self._producer = producer
-        self._leased_jobs = leased_jobs
-        self._clock = clock
-        self._keys = DataKeys(objects, clock)
-        self._last: UUID | None = None
+    engine: sa.Engine
+    objects: ObjectStore
+    producer: RecordProducer
+    leased_jobs: LeasedJobs  # the jobs and the cursor of each
+    clock: Clock
+    _keys: DataKeys = field(init=False)
+    _last: UUID | None = None
+
+    def __post_init__(self) -> None:
+        self._keys = DataKeys(self.objects, self.clock)
 
     def run_once(self, allowed: Mapping[UUID, int]) -> int:
         """Emit the `allowed` number of items of each job, within a round's limits; return how many.
@@ -59,10 +54,10 @@ class Expander:
         moves: list[tuple[LeasedJob, ExpansionCursor]] = []
         count, byte_count = 0, 0
         try:
-            for job_id in rotate(allowed.keys() & self._leased_jobs.by_id.keys(), self._last):
+            for job_id in rotate(allowed.keys() & self.leased_jobs.by_id.keys(), self._last):
                 if count >= ROUND_ITEMS_MAX or byte_count >= ROUND_BYTES_MAX:
                     break
-                leased = self._leased_jobs.by_id[job_id]
+                leased = self.leased_jobs.by_id[job_id]
                 self._last = job_id
                 count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
                 if after := self._emit(leased, count_max, ROUND_BYTES_MAX - byte_count):
@@ -71,7 +66,7 @@ class Expander:
                     start = leased.job.files.reading_start(leased.cursor)
                     byte_count += after.byte_offset - start.byte_offset
             if moves:
-                self._producer.flush()
+                self.producer.flush()
                 self._advance(moves)
         except BaseException:
             for leased, _ in moves:
@@ -93,18 +88,18 @@ class Expander:
         try:
             if leased.reader is None:
                 start = job.files.reading_start(leased.cursor)
-                leased.reader = ItemReader(self._objects, ref, start)
-            leased.used_s = self._clock.monotonic_s()
+                leased.reader = ItemReader(self.objects, ref, start)
+            leased.used_s = self.clock.monotonic_s()
             items = leased.reader.read_items(count_max, bytes_max)
             if not items:
                 raise InputChangedError(item_index=index)
             after = leased.reader.cursor
             originals = self._without_copies(job, items) if job.deduplicates else items
-            send_items(self._producer, ref, originals, self._keys)
+            send_items(self.producer, ref, originals, self._keys)
         except MillraceError as failure:
             leased.close_reader()
             record_job_failure(ref.job_id, failure, "a job cannot be expanded")
-            self._leased_jobs.suspend(leased)
+            self.leased_jobs.suspend(leased)
             return None
         except BaseException:  # such as Postgres unavailable: the reader is ahead of the cursor
             leased.close_reader()
@@ -117,7 +112,7 @@ class Expander:
         return after
 
     def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             indexes = range(items[0].index, items[-1].index + 1)
             copies = find_copy_indexes(connection, job.ref.job_id, indexes)
         return [item for item in items if item.index not in copies]
@@ -129,7 +124,7 @@ class Expander:
         """
         lost: list[LeasedJob] = []
         void: list[LeasedJob] = []
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             for leased, after in sorted(moves, key=lambda move: move[0].lease.job_id):
                 version = leased.job.ref.version
                 try:
@@ -146,7 +141,7 @@ class Expander:
                 leased.cursor = after
         for leased in lost:
             metrics.LEASES_LOST.inc()
-            self._leased_jobs.suspend(leased)
+            self.leased_jobs.suspend(leased)
 
 
 def _emitted_count(before: ExpansionCursor, after: ExpansionCursor) -> int:

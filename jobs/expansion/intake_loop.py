@@ -31,10 +31,14 @@ _ROUND_PAUSE_S: Final = 0.01  # also while notifications never stop
 _WAKEUP_DELAY_S_MAX: Final = 0.25  # added delay of a job's start after a useless notification
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeLoopDeps:
-    """Dependencies of the loop."""
+@dataclass(slots=True, kw_only=True)
+class IntakeLoop:
+    """Rounds of intake. All state is in database rows, so a restart continues from them.
 
+    Run `run_once` and `wait_for_work` alternately in one thread.
+    """
+
+    settings: IntakeSettings
     engine: sa.Engine
     leased_jobs: LeasedJobs
     expander: Expander
@@ -43,47 +47,37 @@ class IntakeLoopDeps:
     notifications: NotificationListener
     clock: Clock
     stop: threading.Event
-
-
-class IntakeLoop:
-    """Rounds of intake. All state is in database rows, so a restart continues from them."""
-
-    def __init__(self, deps: IntakeLoopDeps, settings: IntakeSettings) -> None:
-        """Run `run_once` and `wait_for_work` alternately in one thread."""
-        self._deps = deps
-        self._settings = settings
-        self._limits = WindowLimits(
-            window_s=settings.window_s,
-            window_items_max=settings.window_items_max,
-            read_ahead_items=settings.read_ahead_items,
-        )
-        self._claim_at_s = 0.0
-        self._idle_round_s = 0.0
-        self._wakeup_delay_s = _ROUND_PAUSE_S
-        self._was_notified = False
-        self._has_more = False
+    _claim_at_s: float = 0.0
+    _idle_round_s: float = 0.0
+    _wakeup_delay_s: float = _ROUND_PAUSE_S
+    _was_notified: bool = False
+    _has_more: bool = False
 
     def run_once(self) -> None:
         """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_UNAVAILABLE`."""
-        deps, clock = self._deps, self._deps.clock
-        started_s = clock.monotonic_s()
-        with deps.engine.begin() as connection:
+        started_s = self.clock.monotonic_s()
+        with self.engine.begin() as connection:
             loads = job_loads(connection)
-        windows = tenant_model_windows(loads, deps.capacities.pools(), self._limits)
+        limits = WindowLimits(
+            window_s=self.settings.window_s,
+            window_items_max=self.settings.window_items_max,
+            read_ahead_items=self.settings.read_ahead_items,
+        )
+        windows = tenant_model_windows(loads, self.capacities.pools(), limits)
         started_count = 0
         if started_s >= self._claim_at_s:
             self._claim_at_s = started_s + _CLAIM_INTERVAL_S
-            started_count = deps.validator.claim()
-            leased_ids = deps.leased_jobs.ids
+            started_count = self.validator.claim()
+            leased_ids = self.leased_jobs.ids
             loads = self._claim_jobs(loads, windows)
-            started_count += len(deps.leased_jobs.ids - leased_ids)
+            started_count += len(self.leased_jobs.ids - leased_ids)
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
-        deps.leased_jobs.reload_changed(loads)
-        deps.leased_jobs.release_finished({load.job_id for load in loads})
-        emitted = deps.expander.run_once(allowances(loads, windows))
+        self.leased_jobs.reload_changed(loads)
+        self.leased_jobs.release_finished({load.job_id for load in loads})
+        emitted = self.expander.run_once(allowances(loads, windows))
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round without emission only reads loads: its duration sets how often to run it.
-        self._idle_round_s = 0.0 if emitted else clock.monotonic_s() - started_s
+        self._idle_round_s = 0.0 if emitted else self.clock.monotonic_s() - started_s
         was_useless = self._was_notified and not started_count
         self._wakeup_delay_s = wakeup_delay_s(self._idle_round_s) if was_useless else _ROUND_PAUSE_S
 
@@ -91,7 +85,7 @@ class IntakeLoop:
         self, loads: list[JobLoad], windows: Mapping[TenantModel, int]
     ) -> list[JobLoad]:
         """Select and lease jobs to expand; return `loads` with the claimed ones marked as held."""
-        leased_jobs, count_max = self._deps.leased_jobs, self._settings.jobs_held_max
+        leased_jobs, count_max = self.leased_jobs, self.settings.jobs_held_max
         before = leased_jobs.ids
         ranked = select_jobs(loads, windows, leased_ids=before, count_max=count_max)
         leased_jobs.acquire(ranked, count_max)
@@ -102,14 +96,13 @@ class IntakeLoop:
 
     def wait_for_work(self) -> None:
         """Wait until another round may have work."""
-        deps = self._deps
         if self._has_more:
             return
-        deps.stop.wait(self._wakeup_delay_s)
-        idle_s = self._settings.poll_idle_s
-        if deps.leased_jobs.ids:
-            idle_s = max(self._settings.poll_busy_s, self._idle_round_s / _IDLE_ROUND_SHARE_MAX)
-        self._was_notified = deps.notifications.wait(idle_s)
+        self.stop.wait(self._wakeup_delay_s)
+        idle_s = self.settings.poll_idle_s
+        if self.leased_jobs.ids:
+            idle_s = max(self.settings.poll_busy_s, self._idle_round_s / _IDLE_ROUND_SHARE_MAX)
+        self._was_notified = self.notifications.wait(idle_s)
         if self._was_notified:
             self._claim_at_s = 0.0
 

@@ -1,7 +1,7 @@
 """The jobs that this process expands: their leases, cursors and open readers."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -37,15 +37,14 @@ class LeasedJob:
             self.reader = None
 
 
+@dataclass(frozen=True, slots=True)
 class LeasedJobs:
     """Claims jobs without a holder and releases them. Used by one thread."""
 
-    def __init__(self, engine: sa.Engine, leases: ActiveLeases, clock: Clock) -> None:
-        """Start without any job."""
-        self._engine = engine
-        self._leases = leases
-        self._clock = clock
-        self.by_id: dict[UUID, LeasedJob] = {}
+    engine: sa.Engine
+    leases: ActiveLeases
+    clock: Clock
+    by_id: dict[UUID, LeasedJob] = field(default_factory=dict)
 
     @property
     def ids(self) -> frozenset[UUID]:
@@ -63,7 +62,7 @@ class LeasedJobs:
         surplus = [self.by_id[job_id] for job_id in by_rank[count_max:]]
         for leased in surplus:
             self._remove(leased)
-        self._leases.release(*(leased.lease for leased in surplus))
+        self.leases.release(*(leased.lease for leased in surplus))
 
     def reload_changed(self, loads: Sequence[JobLoad]) -> None:
         """Reload the leased jobs whose control version changed, by the `loads` of this round.
@@ -78,7 +77,7 @@ class LeasedJobs:
         ]
         if not changed:
             return
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             found = open_jobs(connection, changed)
         for job_id in changed:
             self.by_id[job_id].close_reader()
@@ -88,12 +87,12 @@ class LeasedJobs:
     def release_finished(self, open_ids: Collection[UUID]) -> None:
         """Remove jobs that are expanded, closed or lost, and close idle readers."""
         for job_id, leased in list(self.by_id.items()):
-            if not self._leases.is_leased(leased.lease):
+            if not self.leases.is_leased(leased.lease):
                 self._remove(leased)
             elif job_id not in open_ids or leased.cursor.item_index >= leased.job.total:
                 self._remove(leased)
-                self._leases.release(leased.lease)
-        oldest_s = self._clock.monotonic_s() - _READER_IDLE_S_MAX
+                self.leases.release(leased.lease)
+        oldest_s = self.clock.monotonic_s() - _READER_IDLE_S_MAX
         reading = [leased for leased in self.by_id.values() if leased.reader is not None]
         reading.sort(key=lambda leased: leased.used_s, reverse=True)
         for number, leased in enumerate(reading):
@@ -111,21 +110,21 @@ class LeasedJobs:
         Until then the job has no share of the window of its tenant and model.
         """
         self._remove(leased)
-        self._leases.suspend_lease(leased.lease)
+        self.leases.suspend_lease(leased.lease)
 
     def _claim(self, job_ids: Sequence[UUID]) -> None:
         if not job_ids:
             return
         where = sa.and_(EXPANSION_DUE, jobs.c.id.in_(job_ids))
-        claimed = self._leases.claim(where, len(job_ids))
+        claimed = self.leases.claim(where, len(job_ids))
         if not claimed:
             return
         try:
-            with self._engine.begin() as connection:
+            with self.engine.begin() as connection:
                 found = open_jobs(connection, [lease.job_id for lease in claimed])
         except BaseException:
             for lease in claimed:  # heartbeats would keep a lease on jobs that nobody expands
-                self._leases.let_expire(lease)
+                self.leases.let_expire(lease)
             raise
         closed: list[Lease] = []  # or paused, a moment ago
         for lease in claimed:
@@ -133,7 +132,7 @@ class LeasedJobs:
                 self.by_id[lease.job_id] = LeasedJob(lease, job, job.cursor)
             else:
                 closed.append(lease)
-        self._leases.release(*closed)  # last: if it raises, all other jobs are registered
+        self.leases.release(*closed)  # last: if it raises, all other jobs are registered
 
     def _remove(self, leased: LeasedJob) -> None:
         leased.close_reader()

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -18,31 +19,18 @@ _LOG = logging.getLogger(__name__)
 HEARTBEATS_PER_TTL: Final = 3  # two may fail before a lease expires
 
 
+@dataclass(frozen=True, slots=True)
 class ActiveLeases:
     """Claims, extends and releases leases of one role for one holder. Thread-safe."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        *,
-        role: str,
-        holder: str,
-        ttl_s: float,
-        on_lost: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`holder` names this process among all replicas; `on_lost` counts lost leases."""
-        self._engine = engine
-        self._on_lost = on_lost
-        self._role = role
-        self._holder = holder
-        self._ttl_s = ttl_s
-        self._lock = threading.Lock()
-        self._active: dict[UUID, Lease] = {}
-
-    @property
-    def role(self) -> str:
-        """The kind of work that the leases permit."""
-        return self._role
+    engine: sa.Engine
+    _: KW_ONLY
+    role: str  # the kind of work that the leases permit
+    holder: str  # names this process among all replicas
+    ttl_s: float
+    on_lost: Callable[[], None] = lambda: None  # counts lost leases
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _active: dict[UUID, Lease] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -52,23 +40,23 @@ class ActiveLeases:
     @property
     def heartbeat_s(self) -> float:
         """Interval between two calls of `extend_all`, in seconds."""
-        return self._ttl_s / HEARTBEATS_PER_TTL
+        return self.ttl_s / HEARTBEATS_PER_TTL
 
     def claim(self, where: sa.ColumnElement[bool], limit: int) -> list[Lease]:
         """Claim up to `limit` jobs without a holder, oldest first."""
         if limit <= 0:
             return []
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             claimed = leases.claim(
                 connection,
-                role=self._role,
-                holder=self._holder,
-                ttl_s=self._ttl_s,
+                role=self.role,
+                holder=self.holder,
+                ttl_s=self.ttl_s,
                 limit=limit,
                 where=where,
             )
         with self._lock:
-            self._active |= {lease.job_id: lease for lease in claimed}
+            self._active.update((lease.job_id, lease) for lease in claimed)
         return claimed
 
     def is_leased(self, lease: Lease) -> bool:
@@ -92,11 +80,11 @@ class ActiveLeases:
             active = list(self._active.values())
         if not active:
             return
-        with self._engine.begin() as connection:
-            extended = leases.extend(connection, active, self._ttl_s)
+        with self.engine.begin() as connection:
+            extended = leases.extend(connection, active, self.ttl_s)
         for lease in active:
             if lease.job_id not in extended and self.let_expire(lease):
-                self._on_lost()
+                self.on_lost()
                 _LOG.warning("a lease was lost", extra={"job": lease.job_id.hex})
 
     def release(self, *released: Lease) -> None:
@@ -108,7 +96,7 @@ class ActiveLeases:
             return
         for lease in released:
             self.let_expire(lease)
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             # In the order in which heartbeats lock them.
             for lease in sorted(released, key=lambda lease: lease.job_id):
                 leases.release(connection, lease)
@@ -135,13 +123,13 @@ class ActiveLeases:
         Harmless if the lease is lost.
         """
         self.let_expire(lease)
-        with contextlib.suppress(*DATABASE_UNAVAILABLE), self._engine.begin() as connection:
+        with contextlib.suppress(*DATABASE_UNAVAILABLE), self.engine.begin() as connection:
             leases.extend(connection, [lease], pause_s)
 
     def suspend_lease(self, lease: Lease) -> None:
         """Let a lease expire and mark it as without holder, unless Postgres is unavailable."""
         self.let_expire(lease)
-        with contextlib.suppress(*DATABASE_UNAVAILABLE), self._engine.begin() as connection:
+        with contextlib.suppress(*DATABASE_UNAVAILABLE), self.engine.begin() as connection:
             leases.suspend(connection, lease)
 
     def release_all(self) -> None:

@@ -8,6 +8,7 @@ Each process has its own rotation; every process serves each waiting tenant once
 
 from collections import deque
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -25,23 +26,18 @@ PLAN_AGE_S_MAX: Final = 1.0
 _NO_TENANT: Final = UUID(int=0)
 
 
+@dataclass(slots=True)
 class LeaseQueue:
     """Claims jobs in fair order. Used by one thread at a time."""
 
-    def __init__(
-        self, engine: sa.Engine, leases: ActiveLeases, where: sa.ColumnElement[bool], clock: Clock
-    ) -> None:
-        """`where` is a condition on columns of `jobs` that selects the waiting jobs."""
-        self._engine = engine
-        self._leases = leases
-        self._where = where
-        self._clock = clock
-        self._plan: deque[tuple[UUID, UUID]] = deque()  # job and tenant
-        self._plan_until_s = 0.0
-        self.served = _NO_TENANT
-        """The tenant that was served last."""
-        self.has_skipped = False
-        """Whether the last claim skipped jobs of excluded tenants."""
+    engine: sa.Engine
+    leases: ActiveLeases
+    where: sa.ColumnElement[bool]  # on columns of `jobs`: selects the waiting jobs
+    clock: Clock
+    served: UUID = _NO_TENANT  # the tenant that was served last
+    has_skipped: bool = False  # whether the last claim skipped jobs of excluded tenants
+    _plan: deque[tuple[UUID, UUID]] = field(default_factory=deque)  # job and tenant
+    _plan_until_s: float = 0.0
 
     def claim(self, limit: int, *, excluding_tenants: Collection[UUID] = ()) -> list[Lease]:
         """Claim up to `limit` jobs without a holder, none of `excluding_tenants`.
@@ -51,7 +47,7 @@ class LeaseQueue:
         self.has_skipped = False
         if limit <= 0:
             return []
-        if len(self._plan) < limit or self._clock.monotonic_s() >= self._plan_until_s:
+        if len(self._plan) < limit or self.clock.monotonic_s() >= self._plan_until_s:
             self._load_plan()
         claimed: list[Lease] = []
         skipped: list[tuple[UUID, UUID]] = []
@@ -63,17 +59,17 @@ class LeaseQueue:
                     claimed += self._claim_next(limit - len(claimed), excluding_tenants)
         except BaseException:
             for lease in claimed:  # heartbeats would keep a lease on jobs that nobody works on
-                self._leases.let_expire(lease)
+                self.leases.let_expire(lease)
             raise
         self._plan.extendleft(reversed(skipped))
         self.has_skipped = bool(skipped)
         return claimed
 
     def _load_plan(self) -> None:
-        query = fair_order_query(self._leases.role, self._where, after=self.served)
-        with self._engine.begin() as connection:
+        query = fair_order_query(self.leases.role, self.where, after=self.served)
+        with self.engine.begin() as connection:
             self._plan = deque((row.id, row.tenant_id) for row in connection.execute(query))
-        self._plan_until_s = self._clock.monotonic_s() + PLAN_AGE_S_MAX
+        self._plan_until_s = self.clock.monotonic_s() + PLAN_AGE_S_MAX
 
     def _claim_next(self, count: int, excluding_tenants: Collection[UUID]) -> list[Lease]:
         """Claim the next jobs of the plan; another process may have claimed some of them."""
@@ -81,7 +77,7 @@ class LeaseQueue:
         while self._plan and len(job_ids) < count and self._plan[0][1] not in excluding_tenants:
             job_id, self.served = self._plan.popleft()
             job_ids.append(job_id)
-        return self._leases.claim(sa.and_(self._where, jobs.c.id.in_(job_ids)), count)
+        return self.leases.claim(sa.and_(self.where, jobs.c.id.in_(job_ids)), count)
 
 
 def fair_order_query(

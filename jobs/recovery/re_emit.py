@@ -5,6 +5,7 @@ The items lie below the expansion cursor and wait for no retry (rule 7 of delive
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -61,21 +62,14 @@ MISSING_INDEXES: Final = sa.text(
 ).bindparams(sa.bindparam("job_id", type_=sa.Uuid))
 
 
+@dataclass(frozen=True, slots=True)
 class ReEmitter:
     """Re-emits every index below the cursor that has no row and waits for no retry."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: ObjectStore,
-        producer: RecordProducer,
-        leases: ActiveLeases,
-    ) -> None:
-        """`producer` belongs to this thread alone: a flush waits for all its records."""
-        self._engine = engine
-        self._objects = objects
-        self._producer = producer
-        self._leases = leases
+    engine: sa.Engine
+    objects: ObjectStore
+    producer: RecordProducer  # of this thread alone: a flush waits for all its records
+    leases: ActiveLeases
 
     def re_emit_job(self, job_id: UUID, due: sa.ColumnElement[bool]) -> int | None:
         """Re-emit one job; return how many items, or None if another replica holds the job.
@@ -84,28 +78,24 @@ class ReEmitter:
         `due` holds, and releases it. Raises the job's failure (see `record_job_failure`),
         DeliveryError, and one of DATABASE_UNAVAILABLE.
         """
-        lease = held = self._leases.lease_of(job_id)
+        lease = held = self.leases.lease_of(job_id)
         if lease is None:
-            claimed = self._leases.claim(due, 1)
+            claimed = self.leases.claim(due, 1)
             if not claimed:
                 return None  # another replica holds the job
             (lease,) = claimed
         try:
-            count = self._re_emit(lease)
-        except BaseException:
-            if held is None:  # heartbeats would keep the job from the process that expands it
-                self._leases.let_expire(lease)
-            raise
-        if held is None:
-            self._leases.release(lease)
-        return count
-
-    def _re_emit(self, lease: Lease) -> int:
-        try:
-            return self._re_emit_missing(lease)
+            count = self._re_emit_missing(lease)
         except LeaseLostError:
             _LOG.info("another replica emits again", extra={"job": lease.job_id.hex})
-        return 0
+            count = 0
+        except BaseException:
+            if held is None:  # heartbeats would keep the job from the process that expands it
+                self.leases.let_expire(lease)
+            raise
+        if held is None:
+            self.leases.release(lease)
+        return count
 
     def _re_emit_missing(self, lease: Lease) -> int:
         """Re-emit the missing items of one job; return how many. Raises LeaseLostError.
@@ -116,7 +106,7 @@ class ReEmitter:
         nothing is missing above it. An item that gets its row, or a job that gets another holder,
         after its range was read is emitted twice at worst; every reader accepts repeats.
         """
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             void_below = connection.scalar(
                 sa.select(jobs.c.void_below).where(jobs.c.id == lease.job_id)
             )
@@ -125,11 +115,11 @@ class ReEmitter:
         if job is None:
             return 0
         indexes, failed = self._find_missing(job)
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             leases.lock_lease(connection, lease)
-        count = re_emit_items(self._producer, self._objects, job, indexes, failed)
-        self._producer.flush()
-        with self._engine.begin() as connection:
+        count = re_emit_items(self.producer, self.objects, job, indexes, failed)
+        self.producer.flush()
+        with self.engine.begin() as connection:
             record_re_emission(connection, lease, void_below or 0)
         return count
 
@@ -138,7 +128,7 @@ class ReEmitter:
         indexes: list[int] = []
         failed: dict[int, int] = {}
         # One snapshot: an item that ends between the two queries has its row and is not retried.
-        snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        snapshots = self.engine.execution_options(isolation_level="REPEATABLE READ")
         for index_range in index_ranges(job.cursor.item_index):
             with snapshots.begin() as connection:
                 found = missing_indexes(connection, job, index_range)

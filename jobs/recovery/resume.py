@@ -7,7 +7,7 @@ Items that ran in the meantime have their row and are skipped.
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -48,38 +48,35 @@ class _FailedJob:
     retry_at_s: float  # monotonic
 
 
+@dataclass(slots=True)
 class ResumeSweep:
     """Finds resumed jobs. Any number of processes may run it, each in one thread."""
 
-    def __init__(
-        self, engine: sa.Engine, emitter: ReEmitter, clock: Clock, *, window_items_max: int
-    ) -> None:
-        """Keeps at most `window_items_max` items of a tenant and model on the log."""
-        self._engine = engine
-        self._emitter = emitter
-        self._clock = clock
-        self._window_items_max = window_items_max
-        self._failed: dict[UUID, _FailedJob] = {}
+    engine: sa.Engine
+    emitter: ReEmitter
+    clock: Clock
+    window_items_max: int  # of a tenant and model on the log
+    _failed: dict[UUID, _FailedJob] = field(default_factory=dict)
 
     def run_once(self) -> None:
         """Re-emit the due jobs that fit. Raises DeliveryError, and one of DATABASE_UNAVAILABLE.
 
         A job that could not be emitted backs off and delays no other job.
         """
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             due = connection.scalars(resume_query()).all()
             loads = job_loads(connection) if due else []
         self._failed = {job_id: self._failed[job_id] for job_id in due if job_id in self._failed}
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         waiting = {job_id for job_id, failed in self._failed.items() if now_s < failed.retry_at_s}
         ready = [job_id for job_id in due if job_id not in waiting]
         loads = [load for load in loads if load.job_id not in waiting]
-        for job_id in jobs_within_window(ready, loads, self._window_items_max):
+        for job_id in jobs_within_window(ready, loads, self.window_items_max):
             self._resume(job_id, now_s)
 
     def _resume(self, job_id: UUID, now_s: float) -> None:
         try:
-            count = self._emitter.re_emit_job(job_id, sa.and_(RESUME_DUE, jobs.c.id == job_id))
+            count = self.emitter.re_emit_job(job_id, sa.and_(RESUME_DUE, jobs.c.id == job_id))
         except MillraceError as failure:
             record_job_failure(job_id, failure, "a job cannot be emitted")
             failures = self._failed[job_id].count + 1 if job_id in self._failed else 1

@@ -11,6 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -71,32 +72,24 @@ _BACKOFF_S: Final = 10.0  # for a job whose file cannot be read
 _CLEANUP_INTERVAL_S: Final = 5.0
 
 
+@dataclass(slots=True)
 class RetryEmitter:
     """Emits due retries within the budget of their pool. Any number of processes may run it."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: ObjectStore,
-        producer: RecordProducer,
-        rules: RetryBudgetRules,
-        clock: Clock,
-        fraction: Callable[[], float] = random.random,
-    ) -> None:
-        """`producer` belongs to this thread alone: a flush waits for all its records.
+    engine: sa.Engine
+    objects: ObjectStore
+    producer: RecordProducer  # of this thread alone: a flush waits for all its records
+    rules: RetryBudgetRules
+    clock: Clock
+    fraction: Callable[[], float] = random.random
+    """Returns a uniform random number from [0, 1), which decides who gets remainders."""
+    _keys: DataKeys = field(init=False)
+    _backoff_until_s: dict[UUID, float] = field(default_factory=dict)
+    _cleanup_at_s: float = 0.0
+    _last_job: dict[str, UUID] = field(default_factory=dict)  # by pool: the job that was read last
 
-        `fraction` returns a uniform random number from [0, 1) and decides who gets remainders.
-        """
-        self._engine = engine
-        self._objects = objects
-        self._producer = producer
-        self._rules = rules
-        self._clock = clock
-        self._fraction = fraction
-        self._keys = DataKeys(objects, clock)
-        self._backoff_until_s: dict[UUID, float] = {}
-        self._cleanup_at_s = 0.0
-        self._last_job: dict[str, UUID] = {}  # by pool: the job that was read last
+    def __post_init__(self) -> None:
+        self._keys = DataKeys(self.objects, self.clock)
 
     def run_once(self, capacities: PoolCapacities) -> None:
         """Emit the due retries of the available pools.
@@ -105,14 +98,14 @@ class RetryEmitter:
         then.
         """
         pools = capacities.pools()
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             if not has_waiting_retries(connection):
                 return
             due = [job for job in find_due_jobs(connection, _ROUND_MAX) if job.pool in pools]
             create_missing_budgets(connection, {job.pool for job in due})
         by_pool: defaultdict[str, list[DueJob]] = defaultdict(list)
         for job in due:
-            if self._backoff_until_s.get(job.job_id, 0.0) <= self._clock.monotonic_s():
+            if self._backoff_until_s.get(job.job_id, 0.0) <= self.clock.monotonic_s():
                 by_pool[job.pool].append(job)
         for pool, pool_jobs in by_pool.items():
             count = self._emit_pool(pool, pools[pool].items_per_s, pool_jobs)
@@ -121,7 +114,7 @@ class RetryEmitter:
 
     def _emit_pool(self, pool: str, items_per_s: float, due: Sequence[DueJob]) -> int:
         """Emit for one pool in one transaction; return how many, 0 if it took too long."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             count = self._emit(connection, pool, items_per_s, due)
             if count is None:
                 connection.invalidate()
@@ -135,7 +128,7 @@ class RetryEmitter:
     ) -> int | None:
         """Return how many were sent; commit, or all are sent again. None: it took too long."""
         connection.execute(LIMIT_IDLE_TIME)
-        budget = lock_budget(connection, pool, items_per_s, self._rules)
+        budget = lock_budget(connection, pool, items_per_s, self.rules)
         if budget is None:
             return 0
         count_max = min(budget.available, _ROUND_MAX)
@@ -144,10 +137,10 @@ class RetryEmitter:
         demand: defaultdict[UUID, dict[UUID, int]] = defaultdict(dict)
         for due_job in due:
             demand[due_job.tenant_id][due_job.job_id] = due_job.due_count
-        shares = share_budget(count_max, demand, self._fraction)
+        shares = share_budget(count_max, demand, self.fraction)
         done: list[tuple[UUID, list[Retry]]] = []
         count = 0
-        started_s = self._clock.monotonic_s()
+        started_s = self.clock.monotonic_s()
         loaded = open_jobs(connection, [job_id for job_id, share in shares.items() if share])
         for job_id in rotate(loaded, self._last_job.get(pool)):
             if self._has_elapsed(started_s, _SEND_S_MAX):
@@ -159,7 +152,7 @@ class RetryEmitter:
             done.append((job_id, [*sent, *(r for r in claimed if r.has_ended)]))
         if self._has_elapsed(started_s, _ROUND_S_MAX):
             return None
-        flush_with_keepalive(connection, self._producer)
+        flush_with_keepalive(connection, self.producer)
         void_below = lock_void_versions(connection, [job_id for job_id, _ in done])
         for job_id, retries in done:
             # Keep retries whose records a pause made void: the resume skips items with a retry.
@@ -169,7 +162,7 @@ class RetryEmitter:
         return count
 
     def _has_elapsed(self, started_s: float, limit_s: float) -> bool:
-        return self._clock.monotonic_s() - started_s >= limit_s
+        return self.clock.monotonic_s() - started_s >= limit_s
 
     def _send(self, job: OpenJob, retries: Sequence[Retry], started_s: float) -> list[Retry]:
         """Send items of a job until the time is up; return the retries that were sent.
@@ -181,7 +174,7 @@ class RetryEmitter:
         unreadable = 0
         try:
             for file, ref, group in _read_groups(job, retries):
-                items = read_retried_items(self._objects, file, group, ref.endpoint, is_stopped)
+                items = read_retried_items(self.objects, file, group, ref.endpoint, is_stopped)
                 if self._has_elapsed(started_s, _ROUND_S_MAX):
                     raise ObjectStoreUnavailableError(key=file.key)  # one read took that long
                 found = [retry for retry in group if retry.item_index in items]
@@ -189,7 +182,7 @@ class RetryEmitter:
                     msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
                     for retry in found
                 )
-                send_items(self._producer, ref, attempts, self._keys)
+                send_items(self.producer, ref, attempts, self._keys)
                 sent += found
                 if is_stopped():
                     break
@@ -198,17 +191,17 @@ class RetryEmitter:
                 raise InputChangedError(items=unreadable)
         except MillraceError as failure:
             record_job_failure(job.ref.job_id, failure, "retries wait")
-            self._backoff_until_s[job.ref.job_id] = self._clock.monotonic_s() + _BACKOFF_S
+            self._backoff_until_s[job.ref.job_id] = self.clock.monotonic_s() + _BACKOFF_S
         return sent
 
     def _clean_up(self) -> None:
         """Delete expired backoffs and retries of ended jobs, once per interval."""
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         if now_s < self._cleanup_at_s:
             return
         self._cleanup_at_s = now_s + _CLEANUP_INTERVAL_S
         self._backoff_until_s = {j: s for j, s in self._backoff_until_s.items() if s > now_s}
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             delete_of_ended_jobs(connection)
 
 

@@ -4,7 +4,7 @@ They have the row and the states of a batch of one item. The input is one line i
 answer stays in the row of the item. The caller sends the record to the log after the commit.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -31,7 +31,7 @@ _CREATE: Final = sa.text(
         INSERT INTO jobs (id, tenant_id, kind, job_class, state, endpoint, input_key, input_bytes,
             completion_window, traceparent, model, model_version, pool, total_count,
             in_progress_at, expires_at)
-        VALUES (:id, :tenant_id, 'request', 'interactive', 'in_progress', :endpoint, :input_key,
+        VALUES (:job_id, :tenant_id, 'request', 'interactive', 'in_progress', :endpoint, :input_key,
             :input_bytes, :completion_window, :traceparent, :model, :model_version, :pool, 1,
             now(), now() + make_interval(secs => :timeout_s))
         RETURNING id, created_at
@@ -44,7 +44,7 @@ _CREATE: Final = sa.text(
     SELECT created_at FROM job
     """
 ).bindparams(
-    sa.bindparam("id", type_=sa.Uuid),
+    sa.bindparam("job_id", type_=sa.Uuid),
     sa.bindparam("tenant_id", type_=sa.Uuid),
     sa.bindparam("input_bytes", type_=sa.BigInteger),
     sa.bindparam("timeout_s", type_=sa.Double),
@@ -87,19 +87,7 @@ def input_line(custom_id: str, endpoint: str, body: bytes) -> bytes:
 
 def create_request(connection: sa.Connection, new: NewRequest) -> datetime:
     """Insert the job and return its `created_at`; the day of that time goes into its record."""
-    parameters = {
-        "id": new.job_id,
-        "tenant_id": new.tenant_id,
-        "endpoint": new.endpoint,
-        "input_key": new.input_key,
-        "input_bytes": new.input_bytes,
-        "completion_window": f"{max(1, round(new.timeout_s))}s",
-        "traceparent": new.traceparent,
-        "model": new.model,
-        "model_version": new.model_version,
-        "pool": new.pool,
-        "timeout_s": new.timeout_s,
-    }
+    parameters = asdict(new) | {"completion_window": f"{max(1, round(new.timeout_s))}s"}
     created_at: datetime = connection.execute(_CREATE, parameters).scalar_one()
     return created_at
 

@@ -4,8 +4,8 @@ Each file is checked like a first file, and its ids against those of the files b
 read again, so jobs with much input have their own thread and do not delay other jobs.
 """
 
-import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,20 +13,17 @@ import sqlalchemy as sa
 
 from jobs import metrics
 from jobs.expansion.emission import decode_validated
-from jobs.input.input_files import InputFile, InputFiles, appended_files
+from jobs.input.input_files import InputFile, InputFiles, input_files
 from jobs.input.line_reader import Line, custom_id_of
-from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
-from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
+from jobs.settings import LINE_BYTES_CEILING
 from jobs.store.copies import store_copies
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ExistingItems, ValidationResult
 from jobs.validation.validator import SMALL_BYTES_MAX, LeasedValidation
 from jobs.validation.verdicts import record_append_verdict
-from registry.models import ModelVersion
-from storage.objects.object_store import ObjectStore
 
 ROLE: Final = "append"
 """The lease role; the expansion of the job continues under its own lease."""
@@ -47,61 +44,49 @@ _ANY_WAITS: Final = sa.select(
 )
 
 
+@dataclass(frozen=True, slots=True)
 class AppendValidator:
-    """Validates appended files. Used by one thread."""
+    """Validates appended files. Used by one thread.
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: ObjectStore,
-        leases: ActiveLeases,
-        settings: IntakeSettings,
-        queue: LeaseQueue,
-        stop: threading.Event,
-    ) -> None:
-        """`leases` are of `ROLE`; `queue` claims them for jobs that are `APPEND_DUE`.
+    A validation unfinished at its `stop` starts anew in another process.
+    """
 
-        A validation unfinished at `stop` starts anew in another process.
-        """
-        self._engine = engine
-        self._leases = leases
-        self._stop = stop
-        self._queue = queue
-        self._validation = LeasedValidation(objects, leases, settings, stop)
+    engine: sa.Engine
+    queue: LeaseQueue  # of jobs that are `APPEND_DUE`
+    validation: LeasedValidation  # with leases of `ROLE`
 
     def run_once(self) -> None:
         """Validate files until none waits. Raises one of DATABASE_UNAVAILABLE."""
-        while not self._stop.is_set() and self._any_waits():
-            claimed = self._queue.claim(1)
+        while not self.validation.stop.is_set() and self._any_waits():
+            claimed = self.queue.claim(1)
             if not claimed:
                 return
             (lease,) = claimed
             try:
-                self._validation.run(lease, self._validate_next, "a file cannot be judged")
+                self.validation.run(lease, self._validate_next, "a file cannot be judged")
             except BaseException:
-                self._leases.let_expire(lease)
+                self.validation.leases.let_expire(lease)
                 raise
 
     def _any_waits(self) -> bool:
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             return bool(connection.scalar(_ANY_WAITS))
 
     def _validate_next(self, lease: Lease) -> None:
         job_id = lease.job_id
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             job = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
             file = connection.execute(next_query(job_id)).one_or_none()
-            accepted = appended_files(connection, [job_id]).get(job_id, ())
-        before = InputFiles(job.input_key, accepted)
+            before = input_files(connection, job)
         state = None
         if file is not None and job.total_count is not None:
             result = self._validate(lease, job, file.object_key, before)
             if job.deduplicate and not result.error_count:
                 files = [*before, InputFile(file.object_key, job.total_count)]
-                store_copies(self._engine, lease, files, lambda key: self._read_valid(key, lease))
-            with self._engine.begin() as connection:
+                store_copies(self.engine, lease, files, lambda key: self._read_valid(key, lease))
+            with self.engine.begin() as connection:
                 state = record_append_verdict(connection, lease, file.number, result)
-        self._leases.release(lease)
+        self.validation.leases.release(lease)
         if state is not None:
             metrics.FILES_APPENDED.labels(state).inc()
 
@@ -114,17 +99,17 @@ class AppendValidator:
                 for index, (_, _, line) in enumerate(lines, file.first_index):
                     yield decode_validated(custom_id_of, line, index)
 
-        return self._validation.validate(
+        return self.validation.validate(
             lease,
             key,
             endpoint=job.endpoint,
-            find_model=_find_no_model,
+            find_model=lambda _: None,  # the job has its model: another one is rejected earlier
             existing=ExistingItems(job.model, job.total_count, read_ids),
         )
 
     def _read_valid(self, key: str, lease: Lease) -> Iterator[Line]:
         """Yield the lines of a validated file; the line limit may have been higher then."""
-        return self._validation.read_lines(lease, key, LINE_BYTES_CEILING)
+        return self.validation.read_lines(lease, key, LINE_BYTES_CEILING)
 
 
 def next_query(job_id: UUID) -> sa.Select[Any]:
@@ -132,8 +117,3 @@ def next_query(job_id: UUID) -> sa.Select[Any]:
     query: sa.Select[Any] = sa.select(_INPUTS.number, _INPUTS.object_key)
     is_waiting = (_INPUTS.job_id == job_id, _INPUTS.state == "validating")
     return query.where(*is_waiting).order_by(_INPUTS.number).limit(1)
-
-
-def _find_no_model(_: str) -> ModelVersion | None:
-    """Return None: the job has its model, and a line with another one is rejected earlier."""
-    return None

@@ -5,6 +5,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import sqlalchemy as sa
@@ -45,26 +47,16 @@ _SMALL = jobs.c.input_bytes <= SMALL_BYTES_MAX
 class Validator:
     """Claims jobs that wait for validation, as many as can start at once."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: ObjectStore,
-        leases: ActiveLeases,
-        settings: IntakeSettings,
-        clock: Clock,
-        stop: threading.Event,
-    ) -> None:
-        """Validates until `stop`; an unfinished validation starts anew in another process."""
+    def __init__(self, engine: sa.Engine, validation: "LeasedValidation", clock: Clock) -> None:
+        """An unfinished validation starts anew in another process."""
         self._engine = engine
-        self._leases = leases
-        self._settings = settings
-        self._stop = stop
-        self._validation = LeasedValidation(objects, leases, settings, stop)
+        self._validation = validation
+        self._settings = validation.settings
         self._queues = {
-            is_small: LeaseQueue(engine, leases, sa.and_(VALIDATION_DUE, size), clock)
+            is_small: LeaseQueue(engine, validation.leases, sa.and_(VALIDATION_DUE, size), clock)
             for is_small, size in ((True, _SMALL), (False, ~_SMALL))
         }
-        self._threads = ThreadPoolExecutor(settings.validation_threads, "validation")
+        self._threads = ThreadPoolExecutor(validation.settings.validation_threads, "validation")
         self._claiming = threading.Lock()
         self._lock = threading.Lock()
         self._running = {True: 0, False: 0}  # by whether the file is small
@@ -93,7 +85,7 @@ class Validator:
 
         Large files come first: otherwise a stream of small ones would starve them.
         """
-        for is_small in () if self._stop.is_set() else (False, True):
+        for is_small in () if self._validation.stop.is_set() else (False, True):
             with self._lock:
                 free = free_slots(
                     self._settings.validation_threads,
@@ -126,17 +118,15 @@ class Validator:
             lease, job.input_key, endpoint=job.endpoint, find_model=self._find_model
         )
         if job.deduplicate and not result.error_count:
-            files = [InputFile(job.input_key, 0)]
-            line_bytes_max = self._settings.line_bytes_max
-            store_copies(
-                self._engine,
-                lease,
-                files,
-                lambda key: self._validation.read_lines(lease, key, line_bytes_max),
+            read = partial(
+                self._validation.read_lines, lease, line_bytes_max=self._settings.line_bytes_max
             )
+            store_copies(self._engine, lease, [InputFile(job.input_key, 0)], read)
         with self._engine.begin() as connection:
             state = record_verdict(connection, lease, result)
-            self._leases.release_in(connection, lease)  # with the notification of the verdict
+            self._validation.leases.release_in(
+                connection, lease
+            )  # with the notification of the verdict
         if state is JobState.FAILED:
             metrics.JOBS_REFUSED.inc()
 
@@ -153,21 +143,14 @@ def free_slots(threads: int, *, small: int, large: int, for_small: bool) -> int:
     return max(0, min(free, max(1, threads - 1) - large))
 
 
+@dataclass(frozen=True, slots=True)
 class LeasedValidation:
     """Reads and validates files while their lease is held and the role runs. Thread-safe."""
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        leases: ActiveLeases,
-        settings: IntakeSettings,
-        stop: threading.Event,
-    ) -> None:
-        """Reading ends at `stop`; another process then starts the validation anew."""
-        self._objects = objects
-        self._leases = leases
-        self._settings = settings
-        self._stop = stop
+    objects: ObjectStore
+    leases: ActiveLeases
+    settings: IntakeSettings
+    stop: threading.Event  # ends reading; another process then starts the validation anew
 
     def run(self, lease: Lease, work: Callable[[Lease], None], crash_event: str) -> None:
         """Run `work` for one job: any failure sets only that job aside.
@@ -178,7 +161,7 @@ class LeasedValidation:
         try:
             work(lease)
         except LeaseLostError:
-            self._leases.let_expire(lease)
+            self.leases.let_expire(lease)
         except DATABASE_UNAVAILABLE:
             raise
         except MillraceError as failure:
@@ -193,7 +176,7 @@ class LeasedValidation:
         """Count and log a failed job; it is validated again once its lease expires."""
         metrics.JOB_FAILURES.inc()
         _LOG.error("a job was put aside", extra={"job": lease.job_id.hex, "code": code})
-        self._leases.let_expire(lease)
+        self.leases.let_expire(lease)
 
     def validate(
         self,
@@ -208,12 +191,12 @@ class LeasedValidation:
 
         Raises LeaseLostError, and the errors of the object store.
         """
-        line_bytes_max = self._settings.line_bytes_max
+        line_bytes_max = self.settings.line_bytes_max
         try:
             return validate_file(
                 lambda: self.read_lines(lease, key, line_bytes_max),
                 endpoint=endpoint,
-                items_max=self._settings.job_items_max,
+                items_max=self.settings.job_items_max,
                 line_bytes_max=line_bytes_max,
                 find_model=find_model,
                 existing=existing,
@@ -224,12 +207,12 @@ class LeasedValidation:
 
     def read_lines(self, lease: Lease, key: str, line_bytes_max: int) -> Iterator[Line]:
         """Yield the lines of a file. Raises LeaseLostError if the lease is lost, or at a stop."""
-        with self._objects.read(key) as blocks:
+        with self.objects.read(key) as blocks:
             yield from input_lines(self._while_leased(blocks, lease), line_bytes_max=line_bytes_max)
 
     def _while_leased(self, blocks: Iterable[bytes], lease: Lease) -> Iterator[bytes]:
         for block in blocks:
-            if self._stop.is_set():
+            if self.stop.is_set():
                 raise LeaseLostError(job_id=lease.job_id)
-            self._leases.raise_if_lost(lease)
+            self.leases.raise_if_lost(lease)
             yield block

@@ -25,6 +25,7 @@ from jobs.store.controls import APPENDED_MAX, append_file, seal_job
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.validation.append_validator import ROLE, AppendValidator
+from jobs.validation.validator import LeasedValidation
 from jobs.validation.verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
@@ -69,7 +70,8 @@ class Site:
     def validator_of(self, size: sa.ColumnElement[bool]) -> AppendValidator:
         queue = LeaseQueue(self.engine, self.leases, sa.and_(APPEND_DUE, size), SystemClock())
         settings = IntakeSettings(job_items_max=50)
-        return AppendValidator(self.engine, self.objects, self.leases, settings, queue, self.stop)
+        validation = LeasedValidation(self.objects, self.leases, settings, self.stop)
+        return AppendValidator(self.engine, queue, validation)
 
     def job(self, name: str, count: int, **columns: Any) -> UUID:
         self.store(name, [line(f"{name}-{n}") for n in range(count)])

@@ -12,7 +12,7 @@ from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.leasing import leases
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery import re_emit
-from jobs.recovery.re_emit import re_emit_due
+from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
@@ -66,7 +66,9 @@ class Recovery:
         self.clock = ManualClock()
         self.capacities = PoolCapacities(self.clock)
         self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
-        self._recovery = StallRecovery(engine, objects, producer, self.leases, StallWatch(STALL_S))
+        self._recovery = StallRecovery(
+            engine, ReEmitter(engine, objects, producer, self.leases), StallWatch(STALL_S)
+        )
 
     def run(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
         self.clock.now_s = at_s
