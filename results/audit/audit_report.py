@@ -69,9 +69,7 @@ def _within(totals: RecordedTotals) -> Iterator[Difference]:
     ended = totals.counters.ended
     if totals.sequenced is not None and totals.sequenced != ended:
         yield Difference("items.ended", ("counters", ended), ("order", totals.sequenced))
-    if ended > totals.total_count:
-        yield Difference("items.ended", ("counters", ended), ("input", totals.total_count))
-    if totals.is_settled and ended != totals.total_count:
+    if ended > totals.total_count or (totals.is_settled and ended != totals.total_count):
         yield Difference("items.ended", ("counters", ended), ("input", totals.total_count))
 
 

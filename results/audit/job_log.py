@@ -5,6 +5,7 @@ Only a log that has all records of a job, from its first one on, can show that i
 
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -87,12 +88,9 @@ def committed_offset(settings: KafkaSettings, job_id: UUID) -> int:
 
     Read it before the rows: they contain everything below it. Raises KafkaUnavailableError.
     """
-    reader = OffsetRangeReader(settings, RESULTS, client_id=_CLIENT, group=GROUP)
-    try:
-        partition = job_partition(job_id, RESULTS.partition_count)
+    partition = job_partition(job_id, RESULTS.partition_count)
+    with closing(OffsetRangeReader(settings, RESULTS, client_id=_CLIENT, group=GROUP)) as reader:
         return reader.committed_offsets([partition]).get(partition, 0)
-    finally:
-        reader.close()
 
 
 def tally_log(
@@ -110,8 +108,7 @@ def tally_log(
     started_s = time.monotonic()
     job_id, created_at = job
     tally = LogTally(rows, ItemFingerprints(len(rows.known)))
-    reader = OffsetRangeReader(settings, RESULTS, client_id=_CLIENT)
-    try:
+    with closing(OffsetRangeReader(settings, RESULTS, client_id=_CLIENT)) as reader:
         log = partition_log(reader, job_partition(job_id, RESULTS.partition_count))
         created_s = created_at.timestamp()
         has_first_record = log.covers(created_s, rows.first_row_s)
@@ -123,8 +120,6 @@ def tally_log(
                     _add_record(tally, record, is_late=record.offset >= written_to)
         tally.finish()
         was_in_time = reader.has_read_all([offsets])
-    finally:
-        reader.close()
     return LogRead(tally, has_first_record, was_in_time, offsets, time.monotonic() - started_s)
 
 

@@ -9,6 +9,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -46,20 +48,18 @@ class LogTooSlowError(MillraceError):
     code = "log_too_slow"
 
 
+@dataclass(frozen=True, slots=True)
 class LogReplay:
     """Replays partitions of `results`. Not thread-safe."""
 
-    def __init__(self, kafka: KafkaSettings, writer: WriterSettings, *, timeout_s: float) -> None:
-        """`writer`: limits of the replay. `timeout_s` bounds the reading of one partition."""
-        self._kafka, self._writer, self._timeout_s = kafka, writer, timeout_s
+    kafka: KafkaSettings
+    limits: WriterSettings
+    timeout_s: float  # bounds the reading of one partition
 
     def partition(self, number: int) -> PartitionLog:
         """Return the present extent of a partition. Raises KafkaUnavailableError."""
-        reader = OffsetRangeReader(self._kafka, RESULTS, client_id=_CLIENT)
-        try:
+        with self._reader() as reader:
             return partition_log(reader, number)
-        finally:
-            reader.close()
 
     def run(
         self, shadow: sa.Engine, log: PartitionLog, job_ids: Collection[UUID]
@@ -69,7 +69,7 @@ class LogReplay:
         Raises LogTooSlowError, KafkaUnavailableError, SchemaTooNewError, one of
         DATABASE_UNAVAILABLE.
         """
-        settings, tables = self._writer, _OneTable(shadow)
+        settings, tables = self.limits, _OneTable(shadow)
         rules = RetryRules(attempts_max=settings.attempts_max)
         router = OutcomeRouter(
             items=ItemWriter(shadow, tables, retries=rules),
@@ -87,14 +87,14 @@ class LogReplay:
         return above
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:
-        reader = OffsetRangeReader(self._kafka, RESULTS, client_id=_CLIENT)
-        try:
-            for records in reader.read([log.offset_range], time.monotonic() + self._timeout_s):
+        with self._reader() as reader:
+            for records in reader.read([log.offset_range], time.monotonic() + self.timeout_s):
                 yield [entry for r in records if r.key in keys if (entry := _entry(r))]
             if not reader.has_read_all([log.offset_range]):
                 raise LogTooSlowError
-        finally:
-            reader.close()
+
+    def _reader(self) -> closing[OffsetRangeReader]:
+        return closing(OffsetRangeReader(self.kafka, RESULTS, client_id=_CLIENT))
 
 
 def jobs_above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:

@@ -147,13 +147,13 @@ class BatchDataRemoval:
         RETENTION_REMOVED.labels("batch").inc(removed)
 
     def _delete_below(self, prefix: str) -> int:
-        found = list(islice(self.store.list(prefix), _LISTED_AT_ONCE))
         total = 0
-        while found and not self.is_stopping():
+        while found := list(islice(self.store.list(prefix), _LISTED_AT_ONCE)):
+            if self.is_stopping():
+                break
             for stored in found:
                 self.store.delete(stored.key)
             total += len(found)
-            found = list(islice(self.store.list(prefix), _LISTED_AT_ONCE))
         return total
 
     def _postpone(self, job_id: UUID, pause_s: float) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Final
 from uuid import UUID
 
@@ -29,17 +30,14 @@ def dispatched_items(
     """
     topic = batches_topic(pool, job_class)
     group = f"gpu-{pool}-{job_class}"
-    reader = OffsetRangeReader(settings, topic, client_id=_CLIENT, group=group)
     found: DispatchedItems = {}
-    try:
+    with closing(OffsetRangeReader(settings, topic, client_id=_CLIENT, group=group)) as reader:
         numbers = range(topic.partition_count)
         committed = reader.committed_offsets(numbers)
         ranges = [_unacknowledged(reader.full_range(n), committed.get(n)) for n in numbers]
         unread = [offsets for offsets in ranges if offsets.first < offsets.end]
         for records in reader.read(unread, time.monotonic() + timeout_s) if unread else ():
             _add_items(found, records)
-    finally:
-        reader.close()
     return found
 
 
