@@ -137,14 +137,14 @@ def test_leases_claimed_before_a_failure_expire(
     queue = LeaseQueue(engine, leases, VALIDATION_DUE, ManualClock())
     claim, claims = leases.claim, 0
 
-    def failing(where: sa.ColumnElement[bool], limit: int) -> list[Lease]:
+    def failing(_: ActiveLeases, where: sa.ColumnElement[bool], limit: int) -> list[Lease]:
         nonlocal claims
         claims += 1
         if claims == 2:
             raise sa.exc.OperationalError("the database is away", {}, Exception())
         return claim(where, 1)
 
-    monkeypatch.setattr(leases, "claim", failing)
+    monkeypatch.setattr(ActiveLeases, "claim", failing)
     with pytest.raises(sa.exc.OperationalError):
         queue.claim(2)
     assert (claims, leases.count) == (2, 0)
