@@ -11,6 +11,9 @@
 4. A fetch without records waits at the broker for 0.25 s instead of 1.5 s. A connection answers
    requests in order, so after a rebalance the first requests for new partitions wait behind the
    last fetch of the old ones.
+5. A partition without a committed offset is read from its beginning after a rebalance. aiokafka
+   leaves its position where it is, behind records that Faust fetched during the rebalance and
+   discarded: they would never be delivered, and the offset committed next would pass them.
 
 Not patched: commits past unacknowledged events (`ordered_acks` never causes them),
 `pause_partitions` and `take` (unused).
@@ -21,6 +24,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import faust
+from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer.fetcher import Fetcher
 from faust.tables.manager import TableManager
 from faust.transport.consumer import Consumer
@@ -34,7 +38,7 @@ PRIVATE_PARTS: Final[dict[type, tuple[str, ...]]] = {
     TableManager: ("on_start", "_update_channels"),
     driver.AIOKafkaConsumerThread: (
         "_create_worker_consumer",  # patch 4
-        "_ensure_consumer",  # `member_id`
+        "_ensure_consumer",  # `member_id` and patch 5
         "_serve",  # `SingleLoopClient` runs it on the application's loop
         "_gather_remaining_tasks",  # `SingleLoopClient` disables it
     ),
@@ -57,6 +61,7 @@ def install() -> None:
     Consumer.wait_first = wait_first
     TableManager.on_start = start_tables
     driver.AIOKafkaConsumerThread._create_worker_consumer = create_client
+    driver.AIOKafkaConsumerThread.seek_to_committed = seek_to_committed
 
 
 def require_pinned_releases() -> None:
@@ -116,6 +121,27 @@ def create_client(self: Any, transport: Any) -> Any:
     assert hasattr(client, "_fetch_max_wait_ms"), "aiokafka lacks _fetch_max_wait_ms: see PINNED"
     client._fetch_max_wait_ms = FETCH_WAIT_MS  # read when the client starts
     return client
+
+
+async def seek_to_committed(self: Any) -> dict[Any, int | None]:
+    """Replace `AIOKafkaConsumerThread.seek_to_committed` (patch 5)."""
+    offsets: dict[Any, int | None] = await self.call_thread(
+        seek_to_next_offsets, self._ensure_consumer()
+    )
+    return offsets
+
+
+async def seek_to_next_offsets(client: AIOKafkaConsumer) -> dict[Any, int | None]:
+    """Move each assigned partition to its committed offset, or to its beginning without one.
+
+    Returns the committed offsets.
+    """
+    offsets: dict[Any, int | None] = await client.seek_to_committed()
+    assigned = client.assignment()  # a rebalance may have revoked some meanwhile
+    uncommitted = [each for each, offset in offsets.items() if not offset and each in assigned]
+    if uncommitted:
+        await client.seek_to_beginning(*uncommitted)
+    return offsets
 
 
 def member_id(app: faust.App) -> str:

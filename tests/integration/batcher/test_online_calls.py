@@ -62,12 +62,13 @@ def test_calls_without_a_live_caller_are_dropped(bench: Bench) -> None:
 def test_rebalances_and_kills_lose_no_call(bench: Bench) -> None:
     caller = bench.caller  # its heartbeats begin before the batcher
     replica = bench.start_replica(job_class="interactive", window=50, items_per_s=500)
-    first = bench.start_batcher(job_class="interactive")
+    session = {"MILLRACE_KAFKA_SESSION_TIMEOUT_S": 2}  # the successors wait for it
+    first = bench.start_batcher(job_class="interactive", **session)
     first.ready()
     bench.calls.send_calls(*calls_of(caller, 1, 500))
     wait_until(lambda: len(parts(replica)) >= 100)
     first.kill()
-    second, third = (bench.start_batcher(job_class="interactive") for _ in range(2))
+    second, third = (bench.start_batcher(job_class="interactive", **session) for _ in range(2))
     second.ready()
     third.ready()
     bench.calls.send_calls(*calls_of(caller, 501, 500))

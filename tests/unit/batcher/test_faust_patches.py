@@ -1,4 +1,4 @@
-"""Goal: the four patches of Faust work, and the app is configured as measured."""
+"""Goal: the patches of Faust work, and the app is configured as measured."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -141,6 +141,7 @@ def test_patches_replace_their_members() -> None:
     assert Consumer._wait_next_records is faust_patches.wait_next_records
     assert TableManager.on_start is faust_patches.start_tables
     assert AIOKafkaConsumerThread._create_worker_consumer is faust_patches.create_client
+    assert AIOKafkaConsumerThread.seek_to_committed is faust_patches.seek_to_committed
 
 
 def test_other_releases_and_missing_members_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
