@@ -117,22 +117,22 @@ def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> No
         assert max(served.values()) - min(served.values()) <= 100 * 10
 
 
-def test_queues_are_work_conserving() -> None:
-    queues = unbounded(*(buffered_chunk(job_of(number), range(1)) for number in range(9)))
-    assert len(pop(queues)) == 9
+def test_queues_are_work_conserving_with_the_lowest_index_first() -> None:
+    chunks = [buffered_chunk(job_of(number), range(1)) for number in range(9)]
+    queues = unbounded(buffered_chunk(job_of(0), range(100, 101)), *chunks)
+    popped = pop(queues)
+    assert [c.items[0].index for c in popped if c.job.job_id == job_of(0).job_id] == [0, 100]
+    assert len(popped) == 10
     assert not queues.pools["p"].batch_keys
     assert queues.item_count == queues.byte_count == 0
 
 
-def test_only_the_first_chunk_of_a_batch_is_split() -> None:
+def test_only_the_first_chunk_of_a_batch_is_split_and_a_large_item_is_alone() -> None:
     queues = unbounded(buffered_chunk(job_of(0), range(60)), buffered_chunk(job_of(1), range(100)))
     batches = [pop(queues, item_count_max=limit) for limit in (100, 30, 100)]
     assert [[len(chunk.items) for chunk in batch] for batch in batches] == [[60], [30], [70]]
-
-
-def test_item_above_the_token_limit_is_popped_alone() -> None:
-    queues = unbounded(buffered_chunk(job_of(0), range(3), tokens=5000))
-    assert [len(chunk.items) for chunk in pop(queues, token_count_max=100)] == [1]
+    large = unbounded(buffered_chunk(job_of(0), range(3), tokens=5000))
+    assert [len(chunk.items) for chunk in pop(large, token_count_max=100)] == [1]
 
 
 def test_batch_is_bounded_in_bytes() -> None:
@@ -140,12 +140,6 @@ def test_batch_is_bounded_in_bytes() -> None:
     taken = pop(unbounded(*large))
     assert len(taken) > 1
     assert sum(held.byte_count for held in taken) <= BATCH_BYTES_MAX
-
-
-def test_lower_index_is_popped_first() -> None:
-    job = job_of(0)
-    queues = unbounded(buffered_chunk(job, range(100, 200)), buffered_chunk(job, range(100)))
-    assert [chunk.items[0].index for chunk in pop(queues)] == [0]
 
 
 def test_batch_keys_are_separate_and_share_tenant_counters() -> None:

@@ -66,13 +66,11 @@ def running(env: dict[str, str]) -> Iterator[None]:
 def pool_that_can_do(rate: float, producer: RecordProducer) -> Iterator[None]:
     """Run a replica that publishes its capacity repeatedly."""
     stop = threading.Event()
-    record = capacity_record("r", rate)
+    sent = capacity_record("r", rate)
 
     def repeat() -> None:
         while not stop.wait(0.2):
-            producer.send(
-                "capacity", record.value, partition=0, key=record.key, headers=record.headers
-            )
+            producer.send("capacity", sent.value, partition=0, key=sent.key, headers=sent.headers)
 
     replica = threading.Thread(target=repeat)
     replica.start()

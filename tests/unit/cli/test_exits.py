@@ -185,37 +185,32 @@ class DriverError(Exception):
         self.sqlstate = sqlstate
 
 
-@pytest.mark.parametrize(
-    ("sqlstate", "message"),
-    [
-        ("42P01", "run `python -P -m migrations`"),
-        ("42703", "run `python -P -m migrations`"),
-        ("42501", "Postgres refuses: permission denied for table jobs"),
-    ],
-)
-def test_refused_statement_has_a_message(sqlstate: str, message: str) -> None:
-    failure = described(sqlalchemy.exc.ProgrammingError("SELECT", None, DriverError(sqlstate)))
-
-    assert message in failure.message
-    assert "more" not in failure.message
+DENIED = "permission denied for table jobs"
+SCHEMA_TOO_OLD = "run `python -P -m migrations`"
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "message"),
+    ("kind", "sqlstate", "message"),
     [
-        (None, "Postgres does not answer: "),  # nothing listens there
-        ("57P03", "Postgres does not answer: "),  # starting or stopping
-        ("57014", "Postgres took too long: "),  # statement timeout
-        ("55P03", "Postgres took too long: "),  # lock timeout
-        ("53100", "Postgres refuses: "),  # disk full
+        (sqlalchemy.exc.ProgrammingError, "42P01", SCHEMA_TOO_OLD),
+        (sqlalchemy.exc.ProgrammingError, "42703", SCHEMA_TOO_OLD),
+        (sqlalchemy.exc.ProgrammingError, "42501", f"Postgres refuses: {DENIED}"),
+        # Nothing listens; the server starts or stops; statement timeout; lock timeout; disk full.
+        (sqlalchemy.exc.OperationalError, None, f"Postgres does not answer: {DENIED}"),
+        (sqlalchemy.exc.OperationalError, "57P03", f"Postgres does not answer: {DENIED}"),
+        (sqlalchemy.exc.OperationalError, "57014", f"Postgres took too long: {DENIED}"),
+        (sqlalchemy.exc.OperationalError, "55P03", f"Postgres took too long: {DENIED}"),
+        (sqlalchemy.exc.OperationalError, "53100", f"Postgres refuses: {DENIED}"),
     ],
 )
-def test_unavailable_slow_and_refusing_database_differ(sqlstate: str | None, message: str) -> None:
-    error = sqlalchemy.exc.OperationalError("SELECT", None, DriverError(sqlstate))
-    failure = described(error)
+def test_outdated_unavailable_slow_and_refusing_databases_differ(
+    kind: type[sqlalchemy.exc.DBAPIError], sqlstate: str | None, message: str
+) -> None:
+    failure = described(kind("SELECT", None, DriverError(sqlstate)))
 
     assert failure.exit_code is ExitCode.FAILED
-    assert failure.message == f"{message}permission denied for table jobs"
+    assert message in failure.message
+    assert "more" not in failure.message
 
 
 def test_number_out_of_range_is_wrong_usage() -> None:

@@ -177,22 +177,21 @@ class GrowingFileClient:
         raise self._failure
 
 
-def test_file_that_changes_during_the_upload_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("failure", "raised", "message"),
+    [
+        (RuntimeError("too much data"), FileChangedError, r"in\.jsonl: it changed during"),
+        (openai.OpenAIError("unavailable"), openai.OpenAIError, "unavailable"),
+    ],
+)
+def test_file_that_changes_during_the_upload_fails(
+    tmp_path: Path, failure: Exception, raised: type[Exception], message: str
+) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(LINE)
-    client: Any = GrowingFileClient(source, RuntimeError("too much data"))
+    client: Any = GrowingFileClient(source, failure)
 
-    with (
-        pytest.raises(FileChangedError, match=r"in\.jsonl: it changed during"),
-        uploaded_input(client, str(source)),
-    ):
-        pass
-
-    client = GrowingFileClient(source, openai.OpenAIError("unavailable"))
-    with (
-        pytest.raises(openai.OpenAIError, match="unavailable"),
-        uploaded_input(client, str(source)),
-    ):
+    with pytest.raises(raised, match=message), uploaded_input(client, str(source)):
         pass
 
 

@@ -141,25 +141,18 @@ def test_link_remains_a_link(tmp_path: Path, exists: bool) -> None:
     assert list(folder.iterdir()) == [folder / "real.jsonl"]
 
 
-def test_missing_file_id_writes_an_empty_file(tmp_path: Path) -> None:
-    DownloadTarget(tmp_path / "errors.jsonl").download(connect("http://127.0.0.1:1", "sk-1"), None)
-
-    assert (tmp_path / "errors.jsonl").read_bytes() == b""
-
-
-def test_unused_target_is_unchanged(tmp_path: Path) -> None:
-    DownloadTarget(tmp_path / "out.jsonl")
-
+def test_unused_target_is_unchanged_and_a_missing_file_is_empty(tmp_path: Path) -> None:
+    target = DownloadTarget(tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == [], "kill -9 during the wait must leave no file"
 
+    target.download(connect("http://127.0.0.1:1", "sk-1"), None)
+    assert (tmp_path / "out.jsonl").read_bytes() == b""
 
-def test_device_is_written_directly() -> None:
+
+def test_device_is_written_directly_and_a_full_one_is_named() -> None:
     download(Path("/dev/null"))
-
     assert Path("/dev/null").is_char_device()
 
-
-def test_full_disk_error_names_the_target() -> None:
     with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
         download(Path("/dev/full"))
 
@@ -228,34 +221,29 @@ def test_transient_status_is_retried(status: int) -> None:
         assert downloaded(plan) == CONTENT
 
 
-def test_refused_download_raises() -> None:
-    with serving_file(Plan(CONTENT, statuses=[404])) as plan, pytest.raises(openai.NotFoundError):
-        downloaded(plan)
-
-
-def test_download_fails_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("plan", "failure", "message"),
+    [
+        (Plan(CONTENT, cuts=[100]), DownloadInterruptedError, "received 100 of 10,240 bytes"),
+        (Plan(CONTENT, statuses=[503]), openai.InternalServerError, "Error code: 503"),
+        (Plan(CONTENT, statuses=[404]), openai.NotFoundError, "Error code: 404"),
+    ],
+)
+def test_refused_download_or_silence_raises(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, failure: type[Exception], message: str
+) -> None:
     monkeypatch.setattr(job_downloads, "UNAVAILABLE_S_MAX", -1.0)
-    with (
-        serving_file(Plan(CONTENT, cuts=[100])) as plan,
-        pytest.raises(DownloadInterruptedError, match=r"received 100 of 10,240 bytes"),
-    ):
-        downloaded(plan)
-
-    with (
-        serving_file(Plan(CONTENT, statuses=[503])) as plan,
-        pytest.raises(openai.InternalServerError),
-    ):
+    with serving_file(plan), pytest.raises(failure, match=message):
         downloaded(plan)
 
 
 @pytest.mark.parametrize(
-    ("is_ranged", "shift"), [(False, 0), (True, 256)], ids=["from the start", "another part"]
+    "plan",
+    [Plan(CONTENT, cuts=[100], is_ranged=False), Plan(CONTENT, cuts=[100], shift=256)],
+    ids=["from the start", "another part"],
 )
-def test_response_with_another_range_is_discarded(is_ranged: bool, shift: int) -> None:
-    with (
-        serving_file(Plan(CONTENT, cuts=[100], is_ranged=is_ranged, shift=shift)) as plan,
-        pytest.raises(DownloadInterruptedError, match="100 of"),
-    ):
+def test_response_with_another_range_is_discarded(plan: Plan) -> None:
+    with serving_file(plan), pytest.raises(DownloadInterruptedError, match="100 of"):
         downloaded(plan)
 
 

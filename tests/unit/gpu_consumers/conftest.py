@@ -5,12 +5,17 @@ import asyncio
 import pytest
 
 from tests.unit.gpu_consumers.fakes import SuspectDelay
-from tests.unit.gpu_consumers.replicas import OnlineReplica
+from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica
 
 
 @pytest.fixture
 async def replica() -> OnlineReplica:
     return OnlineReplica()
+
+
+@pytest.fixture
+async def bulk() -> BulkReplica:
+    return BulkReplica()
 
 
 @pytest.fixture

@@ -24,6 +24,11 @@ JOB_ID = UUID(int=1)
 NAME = job_key_name(JOB_ID)
 
 
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
 def encrypted_batch(store: MemoryStore, *bodies: bytes) -> Batch:
     """Return a batch that intake has encrypted."""
     batch = batch_of(*bodies)
@@ -51,8 +56,7 @@ def cipher_of(store: MemoryStore) -> BodyCipher:
     return DataKeys(store, SystemClock()).load(NAME)
 
 
-async def test_the_engine_gets_plain_bodies_and_the_log_does_not() -> None:
-    store = MemoryStore()
+async def test_the_engine_gets_plain_bodies_and_the_log_does_not(store: MemoryStore) -> None:
     batch = encrypted_batch(store, BODY, BODY)
     assert all(b"secret" not in item.body for item in batch.parts[0].items)
     replica = await run(batch, store)
@@ -64,15 +68,13 @@ async def test_the_engine_gets_plain_bodies_and_the_log_does_not() -> None:
         assert cipher_of(store).decrypt(outcome.body, place) == b"{}"
 
 
-async def test_jobs_without_a_key_do_not_need_the_store() -> None:
-    store = MemoryStore()
+async def test_jobs_without_a_key_do_not_need_the_store(store: MemoryStore) -> None:
     store.is_away = True
     replica = await run(batch_of(BODY), store)
     assert [outcome.body for outcome in replica.log.outcomes] == [b"{}"]
 
 
-async def test_an_item_without_its_key_fails() -> None:
-    store = MemoryStore()
+async def test_an_item_without_its_key_fails(store: MemoryStore) -> None:
     batch = encrypted_batch(store, BODY)
     store.objects.clear()
     replica = await run(batch, store)
@@ -82,8 +84,7 @@ async def test_an_item_without_its_key_fails() -> None:
     assert (outcome.error_code, outcome.retryable) == ("key_gone", False)
 
 
-async def test_a_body_encrypted_for_another_place_fails_alone() -> None:
-    store = MemoryStore()
+async def test_a_body_encrypted_for_another_place_fails_alone(store: MemoryStore) -> None:
     batch = encrypted_batch(store, BODY, BODY, BODY)
     job, items = batch.parts[0].job, batch.parts[0].items
     swapped = [
@@ -98,8 +99,7 @@ async def test_a_body_encrypted_for_another_place_fails_alone() -> None:
     assert ends == {0: failed, 1: (Outcome.SUCCEEDED, None), 2: failed}
 
 
-async def test_an_unavailable_store_requeues_encrypted_items() -> None:
-    store = MemoryStore()
+async def test_an_unavailable_store_requeues_encrypted_items(store: MemoryStore) -> None:
     batch = encrypted_batch(store, BODY, BODY)
     store.is_away = True
     replica = await run(batch, store)
@@ -113,9 +113,8 @@ async def test_an_unavailable_store_requeues_encrypted_items() -> None:
     [(504, "item_timeout", "item_timeout"), (400, "my_secret_words", None), (500, None, None)],
 )
 async def test_only_our_error_codes_are_stored_in_the_clear(
-    status_code: int, code: str | None, shown: str | None
+    store: MemoryStore, status_code: int, code: str | None, shown: str | None
 ) -> None:
-    store = MemoryStore()
     batch = encrypted_batch(store, BODY)
     answer = error_answer(status_code, "no secret here", code=code)
     if code == "item_timeout":
@@ -131,8 +130,7 @@ async def test_only_our_error_codes_are_stored_in_the_clear(
     assert cipher_of(store).decrypt(encrypted_outcome.body, place) == outcome.body
 
 
-async def test_a_large_answer_is_encrypted_before_it_is_stored() -> None:
-    store = MemoryStore()
+async def test_a_large_answer_is_encrypted_before_it_is_stored(store: MemoryStore) -> None:
     batch = encrypted_batch(store, BODY)
     body = b'"secret%b"' % (b"x" * ANSWER_BYTES_MAX)
     outcome = ItemOutcome(0, "c0", Outcome.SUCCEEDED, 200, body)
@@ -156,8 +154,7 @@ def encrypted_call(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyC
     return Chunk(job, [msgspec.structs.replace(item, body=encrypted)]), cipher
 
 
-async def test_pieces_and_ends_are_encrypted_for_their_place() -> None:
-    store = MemoryStore()
+async def test_pieces_and_ends_are_encrypted_for_their_place(store: MemoryStore) -> None:
     replica, (chunk, cipher) = OnlineReplica(objects=store), encrypted_call(store)
     replica.engine.answer = EngineAnswer(400, b'{"error":"secret"}', 3, 2)
     await replica.complete(chunk)
@@ -175,8 +172,7 @@ async def test_pieces_and_ends_are_encrypted_for_their_place() -> None:
     assert b"secret" not in msgspec.msgpack.encode(replica.log.replies)
 
 
-async def test_a_call_without_its_key_fails_before_the_engine() -> None:
-    store = MemoryStore()
+async def test_a_call_without_its_key_fails_before_the_engine(store: MemoryStore) -> None:
     replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
     store.objects.clear()
     await replica.complete(chunk)
@@ -186,8 +182,9 @@ async def test_a_call_without_its_key_fails_before_the_engine() -> None:
     assert (replica.engine.served, replica.finished_count) == (0, 1)
 
 
-async def test_an_unavailable_store_requeues_an_encrypted_call_unchanged() -> None:
-    store = MemoryStore()
+async def test_an_unavailable_store_requeues_an_encrypted_call_unchanged(
+    store: MemoryStore,
+) -> None:
     replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
     store.is_away = True
     await replica.complete(chunk)

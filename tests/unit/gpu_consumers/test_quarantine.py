@@ -21,11 +21,6 @@ from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
 from topics.records.records import AttemptUnit, Batch, BatchAttempt, Item, ItemOutcome
 
 
-@pytest.fixture
-async def replica() -> BulkReplica:
-    return BulkReplica()
-
-
 def code_of(outcome: ItemOutcome) -> str:
     code: str = msgspec.json.decode(outcome.body)["error"]["code"]
     return code
@@ -60,24 +55,24 @@ async def crashes_until_finished(
 
 
 async def test_a_first_delivery_records_no_attempt_and_runs_alongside_others(
-    replica: BulkReplica,
+    bulk: BulkReplica,
 ) -> None:
-    replica.start_batch(batch_of(b"{}", b"{}"))
-    replica.start_batch(batch_of(b"{}", b"{}"), offset=1)
+    bulk.start_batch(batch_of(b"{}", b"{}"))
+    bulk.start_batch(batch_of(b"{}", b"{}"), offset=1)
 
-    assert await replica.wait_ended() is None
-    assert replica.attempts.recorded == []
-    assert replica.engine.running_max == 2
-    assert sorted(replica.consumer.offsets) == [0, 1]
+    assert await bulk.wait_ended() is None
+    assert bulk.attempts.recorded == []
+    assert bulk.engine.running_max == 2
+    assert sorted(bulk.consumer.offsets) == [0, 1]
 
 
-async def test_a_batch_that_cannot_start_ends_the_process(replica: BulkReplica) -> None:
-    replica.controls.failure = SchemaTooNewError()
-    replica.tasks.call_from_thread(replica.start_batch, batch_of(b"{}"))
+async def test_a_batch_that_cannot_start_ends_the_process(bulk: BulkReplica) -> None:
+    bulk.controls.failure = SchemaTooNewError()
+    bulk.tasks.call_from_thread(bulk.start_batch, batch_of(b"{}"))
 
     with pytest.raises(SchemaTooNewError):
-        await asyncio.wait_for(replica.tasks.failed, 5)
-    assert replica.consumer.offsets == []
+        await asyncio.wait_for(bulk.tasks.failed, 5)
+    assert bulk.consumer.offsets == []
 
 
 async def test_each_poison_item_fails_alone_after_three_crashes() -> None:
@@ -106,25 +101,23 @@ async def test_a_single_item_runs_three_times_before_it_fails() -> None:
     assert results(log) == {0: (Outcome.FAILED, 3)}
 
 
-async def test_redelivered_batches_run_in_tenths_one_after_the_other(replica: BulkReplica) -> None:
+async def test_redelivered_batches_run_in_tenths_one_after_the_other(bulk: BulkReplica) -> None:
     for offset in range(2):
-        replica.start_batch(batch_of(*[b"{}"] * 100), is_redelivered=True, offset=offset)
-    replica.start_batch(batch_of(b"{}"), offset=2)
+        bulk.start_batch(batch_of(*[b"{}"] * 100), is_redelivered=True, offset=offset)
+    bulk.start_batch(batch_of(b"{}"), offset=2)
 
-    assert await replica.wait_ended() is None
-    assert replica.engine.running_max == 1
+    assert await bulk.wait_ended() is None
+    assert bulk.engine.running_max == 1
     # A new batch does not wait while the log of attempts is read.
-    assert [len(run) for run in replica.engine.executed] == [1] + [10] * 20
-    for batch_id in {attempt.batch_id for attempt in replica.attempts.recorded}:
-        attempts = [
-            attempt for attempt in replica.attempts.recorded if attempt.batch_id == batch_id
-        ]
+    assert [len(run) for run in bulk.engine.executed] == [1] + [10] * 20
+    for batch_id in {attempt.batch_id for attempt in bulk.attempts.recorded}:
+        attempts = [attempt for attempt in bulk.attempts.recorded if attempt.batch_id == batch_id]
         runs = [item_count(attempt.units) for attempt in attempts if attempt.is_running]
         pauses = [item_count(attempt.units) for attempt in attempts if not attempt.is_running]
         assert (runs, pauses) == ([*range(100, 0, -10)], [*range(90, -1, -10)])
-    await replica.quarantine.delete_attempts(replica.consumer.is_committed)
-    assert replica.attempts.latest == {}
-    assert len(replica.log.outcomes) == 201
+    await bulk.quarantine.delete_attempts(bulk.consumer.is_committed)
+    assert bulk.attempts.latest == {}
+    assert len(bulk.log.outcomes) == 201
 
 
 async def test_a_batch_that_was_running_at_a_crash_runs_last() -> None:
@@ -207,19 +200,19 @@ async def test_a_unit_with_two_crashes_waits_for_one_with_a_single_crash() -> No
     assert replica.engine.executed == [[b"{}"], [b"crash"]]
 
 
-async def test_an_aborted_batch_releases_its_locks(replica: BulkReplica) -> None:
-    replica.engine.gate.clear()
-    attempts = replica.attempts
+async def test_an_aborted_batch_releases_its_locks(bulk: BulkReplica) -> None:
+    bulk.engine.gate.clear()
+    attempts = bulk.attempts
     dropped, other = batch_of(b"hold"), batch_of(b"{}")
     attempts.add(other, AttemptUnit(0, 1, 1), is_running=True)
-    delivered = replica.start_batch(dropped, is_redelivered=True)
-    replica.start_batch(other, is_redelivered=True, offset=1)
-    await replica.engine.holds.wait()
-    (run,) = [run for run in replica.execution.runs if run.delivered is delivered]
+    delivered = bulk.start_batch(dropped, is_redelivered=True)
+    bulk.start_batch(other, is_redelivered=True, offset=1)
+    await bulk.engine.holds.wait()
+    (run,) = [run for run in bulk.execution.runs if run.delivered is delivered]
     run.abort(BatchAbortReason.LOST)
 
-    assert await replica.wait_ended() is None
-    assert replica.engine.executed == [[b"hold"], [b"{}"]]
+    assert await bulk.wait_ended() is None
+    assert bulk.engine.executed == [[b"hold"], [b"{}"]]
 
 
 async def test_a_completed_batch_does_not_run_again() -> None:
@@ -300,38 +293,38 @@ async def test_a_batch_that_exceeds_the_memory_is_split_while_the_store_is_unava
 
 
 async def test_an_unavailable_pool_requeues_the_whole_quarantined_batch(
-    replica: BulkReplica,
+    bulk: BulkReplica,
 ) -> None:
-    replica.engine.is_unavailable = True
-    replica.start_batch(batch_of(*[b"{}"] * 20), is_redelivered=True)
-    assert await replica.wait_ended() is None
+    bulk.engine.is_unavailable = True
+    bulk.start_batch(batch_of(*[b"{}"] * 20), is_redelivered=True)
+    assert await bulk.wait_ended() is None
 
-    assert replica.log.requeued_indexes == [*range(20)]
-    assert [attempt.units for attempt in replica.attempts.latest.values()] == [[]]
+    assert bulk.log.requeued_indexes == [*range(20)]
+    assert [attempt.units for attempt in bulk.attempts.latest.values()] == [[]]
 
 
-async def test_attempts_are_deleted_only_after_the_commit(replica: BulkReplica) -> None:
+async def test_attempts_are_deleted_only_after_the_commit(bulk: BulkReplica) -> None:
     batches = [batch_of(b"{}"), batch_of(b"{}")]
     for offset, batch in enumerate(batches):
-        replica.start_batch(batch, is_redelivered=True, offset=offset)
-    assert await replica.wait_ended() is None
+        bulk.start_batch(batch, is_redelivered=True, offset=offset)
+    assert await bulk.wait_ended() is None
 
-    await replica.quarantine.delete_attempts(lambda record: record.offset == 0)
-    assert list(replica.attempts.latest) == [batches[1].batch_id]
-    await replica.quarantine.delete_attempts(lambda record: True)
-    assert replica.attempts.latest == {}
+    await bulk.quarantine.delete_attempts(lambda record: record.offset == 0)
+    assert list(bulk.attempts.latest) == [batches[1].batch_id]
+    await bulk.quarantine.delete_attempts(lambda record: True)
+    assert bulk.attempts.latest == {}
 
 
-async def test_redelivered_items_of_closed_jobs_do_not_run(replica: BulkReplica) -> None:
+async def test_redelivered_items_of_closed_jobs_do_not_run(bulk: BulkReplica) -> None:
     batch = batch_of(*[b"crash"] * 20)
-    replica.controls.closed_ids.add(batch.parts[0].job.job_id)
-    replica.start_batch(batch, is_redelivered=True)
-    assert await replica.wait_ended() is None
+    bulk.controls.closed_ids.add(batch.parts[0].job.job_id)
+    bulk.start_batch(batch, is_redelivered=True)
+    assert await bulk.wait_ended() is None
 
-    assert (replica.engine.executed, replica.log.outcomes, replica.log.requeued_indexes) == (
+    assert (bulk.engine.executed, bulk.log.outcomes, bulk.log.requeued_indexes) == (
         [],
         [],
         [],
     )
-    assert replica.consumer.offsets == [0]
-    assert replica.capacity.in_flight == 0
+    assert bulk.consumer.offsets == [0]
+    assert bulk.capacity.in_flight == 0

@@ -10,22 +10,17 @@ from tests.unit.gpu_consumers.replicas import PARTITION, BulkReplica, batch_of
 from topics.records.records import AttemptUnit, Batch
 
 
-@pytest.fixture
-async def replica() -> BulkReplica:
-    return BulkReplica()
+async def test_a_new_batch_runs_alongside_a_first_quarantine(bulk: BulkReplica) -> None:
+    bulk.engine.gate.clear()
+    bulk.start_batch(batch_of(b"hold", *[b"{}"] * 99), is_redelivered=True)
+    await bulk.engine.holds.wait()
+    bulk.start_batch(batch_of(b"{}"), offset=1)
+    await until_true(lambda: bulk.consumer.offsets == [1])
+    assert [len(run) for run in bulk.engine.executed] == [10, 1]
+    bulk.engine.gate.set()
 
-
-async def test_a_new_batch_runs_alongside_a_first_quarantine(replica: BulkReplica) -> None:
-    replica.engine.gate.clear()
-    replica.start_batch(batch_of(b"hold", *[b"{}"] * 99), is_redelivered=True)
-    await replica.engine.holds.wait()
-    replica.start_batch(batch_of(b"{}"), offset=1)
-    await until_true(lambda: replica.consumer.offsets == [1])
-    assert [len(run) for run in replica.engine.executed] == [10, 1]
-    replica.engine.gate.set()
-
-    assert await replica.wait_ended() is None
-    assert [len(run) for run in replica.engine.executed] == [10, 1] + [10] * 9
+    assert await bulk.wait_ended() is None
+    assert [len(run) for run in bulk.engine.executed] == [10, 1] + [10] * 9
 
 
 async def test_a_new_batch_waits_for_a_unit_with_two_crashes() -> None:
@@ -46,33 +41,33 @@ async def test_a_new_batch_waits_for_a_unit_with_two_crashes() -> None:
     assert replica.engine.running_max == 1
 
 
-async def test_ten_items_of_redelivered_batches_run_at_once(replica: BulkReplica) -> None:
-    replica.engine.gate.clear()
+async def test_ten_items_of_redelivered_batches_run_at_once(bulk: BulkReplica) -> None:
+    bulk.engine.gate.clear()
     for offset, size in enumerate((4, 4, 4)):
-        replica.start_batch(batch_of(*[b"hold"] * size), is_redelivered=True, offset=offset)
+        bulk.start_batch(batch_of(*[b"hold"] * size), is_redelivered=True, offset=offset)
     await run_loop(200)
-    assert [len(run) for run in replica.engine.executed] == [4, 4]
-    assert sorted(attempt.is_running for attempt in replica.attempts.latest.values()) == [True] * 2
-    replica.engine.gate.set()
+    assert [len(run) for run in bulk.engine.executed] == [4, 4]
+    assert sorted(attempt.is_running for attempt in bulk.attempts.latest.values()) == [True] * 2
+    bulk.engine.gate.set()
 
-    assert await replica.wait_ended() is None
-    assert [len(run) for run in replica.engine.executed] == [4, 4, 4]
-    assert replica.engine.running_max == 2
+    assert await bulk.wait_ended() is None
+    assert [len(run) for run in bulk.engine.executed] == [4, 4, 4]
+    assert bulk.engine.running_max == 2
 
 
 @pytest.mark.parametrize("bodies", [[b"oom"], [b"oom", b"{}"], [b"{}", b"oom"]])
 async def test_an_item_that_exceeds_the_memory_alongside_others_runs_alone_before_it_fails(
-    replica: BulkReplica, bodies: list[bytes]
+    bulk: BulkReplica, bodies: list[bytes]
 ) -> None:
-    replica.start_batch(batch_of(*bodies), is_redelivered=True)
+    bulk.start_batch(batch_of(*bodies), is_redelivered=True)
 
-    assert await replica.wait_ended() is None
-    assert replica.engine.executed[0] == bodies
-    assert replica.engine.executed[1] == bodies[bodies.index(b"oom") :]
-    runs = [attempt.is_running for attempt in replica.attempts.recorded]
+    assert await bulk.wait_ended() is None
+    assert bulk.engine.executed[0] == bodies
+    assert bulk.engine.executed[1] == bodies[bodies.index(b"oom") :]
+    runs = [attempt.is_running for attempt in bulk.attempts.recorded]
     assert runs[:3] == [True, False, True], "recorded as stopped between the two runs"
-    failed = [o.index for o in replica.log.outcomes if o.outcome is Outcome.FAILED]
-    assert (failed, len(replica.log.outcomes)) == ([bodies.index(b"oom")], len(bodies))
+    failed = [o.index for o in bulk.log.outcomes if o.outcome is Outcome.FAILED]
+    assert (failed, len(bulk.log.outcomes)) == ([bodies.index(b"oom")], len(bodies))
 
 
 async def held(*, is_redelivered: bool) -> tuple[BulkReplica, Batch]:

@@ -33,25 +33,11 @@ async def run_redelivered(attempts: MemoryAttemptLog, *, crashes: bool) -> Onlin
 
 
 async def test_a_call_is_charged_after_three_crashes() -> None:
+    """Its attempt is deleted after its end is acknowledged."""
     attempts = MemoryAttemptLog()
     for crash_count in (1, 2):
         await run_redelivered(attempts, crashes=True)
         assert attempts.latest[UUID(int=1)].units[0].crashes == crash_count
-    replica = await run_redelivered(attempts, crashes=False)
-
-    (outcome,) = replica.log.outcomes
-    assert outcome.outcome is Outcome.FAILED
-    assert not outcome.retryable
-    (end,) = replica.log.ends
-    assert msgspec.json.decode(end.body)["error"]["code"] == "item_crashes_engine"
-    assert attempts.latest == {}
-    assert replica.finished_count == 1
-
-
-async def test_the_attempt_of_a_charged_call_is_deleted_after_its_end_is_acknowledged() -> None:
-    attempts = MemoryAttemptLog()
-    for _ in range(2):
-        await run_redelivered(attempts, crashes=True)
     replica = OnlineReplica(attempts)
     known: list[bool] = []
     send = replica.log.send
@@ -63,8 +49,12 @@ async def test_the_attempt_of_a_charged_call_is_deleted_after_its_end_is_acknowl
     replica.log.send = noting  # type: ignore[method-assign]
     replica.start_batch(DURABLE, is_redelivered=True)
     await replica.wait_ended()
-    assert len(replica.log.outcomes) == 1
-    assert (all(known), attempts.latest) == (True, {})
+
+    (outcome,) = replica.log.outcomes
+    assert (outcome.outcome, outcome.retryable) == (Outcome.FAILED, False)
+    (end,) = replica.log.ends
+    assert msgspec.json.decode(end.body)["error"]["code"] == "item_crashes_engine"
+    assert (all(known), attempts.latest, replica.finished_count) == (True, {}, 1)
 
 
 async def test_an_unavailable_pool_deletes_the_attempt(replica: OnlineReplica) -> None:
@@ -73,11 +63,6 @@ async def test_an_unavailable_pool_deletes_the_attempt(replica: OnlineReplica) -
     await replica.wait_ended()
     assert len(replica.log.requeued) == 1
     assert replica.attempts.latest == {}
-
-
-async def test_a_first_delivery_of_a_call_records_no_attempt(replica: OnlineReplica) -> None:
-    await replica.complete(DURABLE)
-    assert replica.attempts.recorded == []
 
 
 async def test_a_call_aborted_while_its_attempt_is_recorded_deletes_the_attempt(
@@ -193,7 +178,8 @@ async def test_a_call_that_crashed_alongside_others_is_not_charged_and_runs_alon
     await replica.hold(DURABLE, is_redelivered=True)
     assert attribution.has_suspects()
     assert not attempts.latest[before.batch_id].in_company
-    await replica.hold(call_chunk(2, stream=False))
+    await replica.hold(call_chunk(2, stream=False))  # whose first delivery records no attempt
+    assert attempts.latest.keys() == {UUID(int=1)}
     died = attempts.latest[before.batch_id]
     assert (replica.engine.running, died.in_company) == (2, True)
     replica.engine.gate.set()
@@ -214,30 +200,23 @@ async def test_a_call_that_crashed_alongside_others_is_not_charged_and_runs_alon
     assert (replica.log.statuses, attempts.latest) == ([200], {})
 
 
-async def test_a_call_that_waits_for_admission_is_not_recorded_as_running() -> None:
+@pytest.mark.parametrize("is_aborted", [False, True])
+async def test_a_call_that_waits_for_admission_is_not_recorded_as_running(is_aborted: bool) -> None:
     attribution = CrashAttribution()
     replica = OnlineReplica(attribution=attribution)
-    await attribution.acquire_suspect_slot(
-        drains_engine=True
-    )  # another one that may end the process
+    await attribution.acquire_suspect_slot(drains_engine=True)  # by another suspect
     await replica.hold(DURABLE, is_redelivered=True)
+    if is_aborted:
+        replica.worker.requeue_all()
+        await replica.wait_ended()
     assert (replica.attempts.recorded, replica.engine.running) == ([], 0)
     attribution.release_suspect_slot()
     await run_loop()
-    assert replica.attempts.latest[UUID(int=1)].is_running
-    assert replica.engine.running == 1
+    assert replica.engine.running == (not is_aborted)
+    assert [attempt.is_running for attempt in replica.attempts.recorded] == [True] * (
+        not is_aborted
+    )
     replica.engine.gate.set()
     await replica.wait_ended()
-    assert (replica.log.statuses, replica.attempts.latest) == ([200], {})
-
-
-async def test_a_call_aborted_before_its_admission_records_no_attempt() -> None:
-    attribution = CrashAttribution()
-    replica = OnlineReplica(attribution=attribution)
-    await attribution.acquire_suspect_slot(drains_engine=True)
-    await replica.hold(DURABLE, is_redelivered=True)
-    replica.worker.requeue_all()
-    await replica.wait_ended()
-    assert len(replica.log.requeued) == 1
-    assert (replica.attempts.recorded, replica.attempts.latest) == ([], {})
-    attribution.release_suspect_slot()
+    assert replica.log.statuses == [200] * (not is_aborted)
+    assert (len(replica.log.requeued), replica.attempts.latest) == (is_aborted, {})

@@ -22,10 +22,20 @@ def watch() -> StallWatch:
     return StallWatch(limit_s=60)
 
 
-def test_a_job_is_stalled_after_the_limit_without_change(watch: StallWatch) -> None:
-    assert watch.find_stalled([STALLED], 0) == []
-    assert watch.find_stalled([STALLED], 59) == []
-    assert watch.find_stalled([STALLED], 60) == [STALLED]
+@pytest.mark.parametrize(
+    ("job", "rates", "limit_s"),
+    [
+        (STALLED, {}, 60),
+        (STALLED, {"pool": 1e-9}, 3600),  # the limit of a slow pool is bounded
+        (load(10, 10), {}, None),  # without outstanding items
+    ],
+)
+def test_a_job_is_stalled_after_the_limit_without_change(
+    watch: StallWatch, job: JobLoad, rates: dict[str, float], limit_s: int | None
+) -> None:
+    assert watch.find_stalled([job], 0, rates) == []
+    assert watch.find_stalled([job], (limit_s or 600) - 1, rates) == []
+    assert watch.find_stalled([job], limit_s or 6000, rates) == [job] * (limit_s is not None)
 
 
 def test_a_row_or_an_emission_restarts_the_wait(watch: StallWatch) -> None:
@@ -34,11 +44,6 @@ def test_a_row_or_an_emission_restarts_the_wait(watch: StallWatch) -> None:
     assert watch.find_stalled([load(20, 6)], 118) == []
     assert watch.find_stalled([load(20, 6)], 177) == []
     assert watch.find_stalled([load(20, 6)], 178) == [load(20, 6)]
-
-
-def test_a_job_without_outstanding_items_does_not_stall(watch: StallWatch) -> None:
-    watch.find_stalled([load(10, 10)], 0)
-    assert watch.find_stalled([load(10, 10)], 600) == []
 
 
 def test_a_re_emitted_or_reappeared_job_gets_its_full_time(watch: StallWatch) -> None:
@@ -54,12 +59,6 @@ def test_the_limit_covers_the_backlog_of_a_busy_pool(watch: StallWatch) -> None:
     for now_s in range(0, 200, 10):  # 1,005 items at 10 a second take 100 s
         assert STALLED not in watch.find_stalled([STALLED, *others], now_s, {"pool": 10.0})
     assert STALLED in watch.find_stalled([STALLED, *others], 201, {"pool": 10.0})
-
-
-def test_the_limit_of_a_slow_pool_is_bounded(watch: StallWatch) -> None:
-    watch.find_stalled([STALLED], 0, {"pool": 1e-9})
-    assert watch.find_stalled([STALLED], 3599, {"pool": 1e-9}) == []
-    assert watch.find_stalled([STALLED], 3600, {"pool": 1e-9}) == [STALLED]
 
 
 def test_re_emissions_without_effect_back_off_until_progress(watch: StallWatch) -> None:
