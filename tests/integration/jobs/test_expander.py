@@ -48,6 +48,12 @@ class Site:
         self.started.append(ExpansionProcess(self.engine, self.objects, self.producer, holder))
         return self.started[-1]
 
+    def start_claiming(self) -> ExpansionProcess:
+        """Start a process that leases all jobs."""
+        process = self.start()
+        process.claim()
+        return process
+
     def start_two(self) -> tuple[ExpansionProcess, ExpansionProcess]:
         return self.start("a"), self.start("b")
 
@@ -83,8 +89,7 @@ def site(
 
 def test_items_reach_the_log_in_index_order(site: Site) -> None:
     job_id = site.add_job(1000, traceparent="00-ab-cd-01")
-    process = site.start()
-    process.claim()
+    process = site.start_claiming()
     for allowed in (30, 270, 700):
         assert process.expander.run_once({job_id: allowed}) == allowed
     assert site.cursor(job_id) == 1000
@@ -109,8 +114,7 @@ def test_a_crash_before_the_cursor_moves_emits_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = site.add_job()
-    process = site.start()
-    process.claim()
+    process = site.start_claiming()
     with monkeypatch.context() as patch:
         patch.setattr("jobs.expansion.expander.advance_cursor", database_away)
         with pytest.raises(OperationalError):
@@ -143,8 +147,7 @@ def test_the_next_holder_continues_at_the_cursor_which_no_other_moves(site: Site
 
 def test_a_heartbeat_drops_a_lost_lease(site: Site) -> None:
     job_id = site.add_job()
-    process = site.start()
-    process.claim()
+    process = site.start_claiming()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is not None
     process.die()
@@ -196,8 +199,7 @@ def test_a_suspended_job_has_no_share_of_the_window(site: Site) -> None:
 
 def test_a_closed_job_is_released(site: Site) -> None:
     job_id = site.add_job()
-    process = site.start()
-    process.claim()
+    process = site.start_claiming()
     execute(site.engine, "UPDATE jobs SET close_reason = 'expired'")
     with site.engine.begin() as connection:
         assert job_loads(connection) == []
@@ -261,8 +263,7 @@ def test_a_slot_goes_to_the_better_ranked_job(site: Site) -> None:
 def test_no_job_fills_every_round(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.expansion.expander.ROUND_ITEMS_MAX", 100)
     job_ids = [site.add_job(1000) for _ in range(3)]
-    process = site.start()
-    process.claim()
+    process = site.start_claiming()
     for _ in range(6):
         process.expander.run_once(dict.fromkeys(job_ids, 500))
     assert [site.cursor(job_id) for job_id in job_ids] == [200, 200, 200]

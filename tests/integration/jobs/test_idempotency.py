@@ -75,9 +75,11 @@ OTHER = StoredAnswer(200, b"other")
 OTHER_REQUESTS: list[dict[str, Any]] = [{"body_sha256": b"other"}, {"route": "POST /v1/files"}]
 
 
-def test_an_equal_claim_gets_the_saved_answer(keys: Keys) -> None:
+def test_an_equal_claim_gets_the_saved_answer_until_its_key_expires(keys: Keys) -> None:
     assert keys.once() == (CREATED, False)
     assert keys.once(OTHER) == (CREATED, True)
+    keys.once(key="old", keep_s=-1.0)
+    assert keys.once(OTHER, key="old") == (OTHER, False)
 
 
 @pytest.mark.parametrize("changed", OTHER_REQUESTS)
@@ -109,11 +111,6 @@ def test_errors_are_not_saved(keys: Keys) -> None:
         idempotency.answer_once(connection, keys.claim(), fail)
     keys.once(StoredAnswer(400, b"bad"))
     assert keys.once() == (CREATED, False)
-
-
-def test_an_expired_key_is_free(keys: Keys) -> None:
-    keys.once(keep_s=-1.0)
-    assert keys.once(OTHER) == (OTHER, False)
 
 
 def test_a_key_is_in_flight_until_its_time_ends(keys: Keys) -> None:
@@ -183,18 +180,15 @@ def test_a_key_of_a_removed_or_late_call_is_free(
         keys.find(body_sha256=b"third")
 
 
-def test_only_a_retry_repeats_an_equal_request(keys: Keys) -> None:
+def test_only_a_retry_or_an_attempt_that_it_overtook_repeats_an_equal_request(keys: Keys) -> None:
     first, second = StoredAnswer(200, b"1"), StoredAnswer(200, b"2")
     assert keys.retry(0, first) == (first, False)
     assert keys.retry(0, second) == (second, False)
     assert keys.retry(1) == (second, True)
     assert keys.retry(2) == (second, True)
-
-
-def test_a_first_attempt_overtaken_by_its_retry_is_a_repeat(keys: Keys) -> None:
-    assert keys.retry(1) == (CREATED, False)
-    assert keys.retry(0, age_s=lambda: 60.0) == (CREATED, True)
-    assert keys.retry(0, OTHER, age_s=lambda: 0.0) == (OTHER, False)
+    assert keys.retry(1, key="overtaken") == (CREATED, False)
+    assert keys.retry(0, key="overtaken", age_s=lambda: 60.0) == (CREATED, True)
+    assert keys.retry(0, OTHER, key="overtaken", age_s=lambda: 0.0) == (OTHER, False)
 
 
 def test_a_first_try_that_waited_for_its_own_retry_repeats_it(keys: Keys) -> None:

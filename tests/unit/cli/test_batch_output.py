@@ -78,27 +78,18 @@ ITEM = {
 }
 
 
-def test_pending_item_has_empty_cells() -> None:
+def test_pending_item_has_empty_cells_and_an_ended_one_its_code() -> None:
     assert item_row(ITEM) == ("4", "", "retrying", "1", "", "", "")
     fields = dict(item_fields(ITEM))
     assert fields["failed"] == "attempt 1: http_500, 1970-01-01T00:00:00+00:00"
     assert "custom id" not in fields
 
-
-def test_ended_item_shows_its_code() -> None:
-    ended = {
-        **ITEM,
-        "custom_id": "a",
-        "status": "failed",
-        "error": {"code": "batch_expired", "message": "…"},
-        "usage": {"input_tokens": 3, "output_tokens": 0},
-        "finished_at": 0,
-        "failures": [],
-    }
-
-    assert item_row(ended)[1:5] == ("a", "failed", "1", "batch_expired")
-    assert dict(item_fields(ended))["tokens"] == "3 in, 0 out"
-    assert item_row({**ended, "error": None, "status_code": 200})[4] == "200"
+    ended = ITEM | {"custom_id": "a", "status": "failed", "finished_at": 0, "failures": []}
+    ended |= {"usage": {"input_tokens": 3, "output_tokens": 0}}
+    failed = ended | {"error": {"code": "batch_expired", "message": "…"}}
+    assert item_row(failed)[1:5] == ("a", "failed", "1", "batch_expired")
+    assert dict(item_fields(failed))["tokens"] == "3 in, 0 out"
+    assert item_row(ended | {"status_code": 200})[4] == "200"
 
 
 COUNTS = {"succeeded": 1, "failed": 0, "cancelled": 0, "expired": 0, "ended": 1}
@@ -112,7 +103,25 @@ AUDIT = {
 }
 
 
-def test_audit_has_a_row_for_each_book() -> None:
+@pytest.mark.parametrize(
+    ("holds", "line"),
+    [
+        (True, "log: was not read in time, so its items were not compared"),
+        (False, "log: begins after the job, so its items were not compared"),
+    ],
+)
+def test_audit_has_a_row_for_each_book_and_a_line_for_each_difference(
+    holds: bool, line: str
+) -> None:
+    log = {
+        "is_whole": False,
+        "holds_first_record": holds,
+        "results": COUNTS,
+        "usage": TOKENS,
+        "differences": {"row_missing": {"count": 5, "items": ["a", "b", "c", "d"]}},
+    }
+    different = [{"what": "items.failed", "rows": 1, "counters": 2}]
+    found = AUDIT | {"log": log, "differences": different}
     counts = ("1", "0", "0", "0", "1", "3", "5")
     assert audit_rows(AUDIT) == [
         ("rows", *counts),
@@ -121,28 +130,6 @@ def test_audit_has_a_row_for_each_book() -> None:
         ("input", "", "", "", "", "1", "", ""),
     ]
     assert differences(AUDIT) == []
-
-
-@pytest.mark.parametrize(
-    ("holds", "line"),
-    [
-        (True, "log: was not read in time, so its items were not compared"),
-        (False, "log: begins after the job, so its items were not compared"),
-    ],
-)
-def test_audit_has_a_line_for_each_difference(holds: bool, line: str) -> None:
-    log = {
-        "is_whole": False,
-        "holds_first_record": holds,
-        "results": COUNTS,
-        "usage": TOKENS,
-        "differences": {"row_missing": {"count": 5, "items": ["a", "b", "c", "d"]}},
-    }
-    found = {
-        **AUDIT,
-        "log": log,
-        "differences": [{"what": "items.failed", "rows": 1, "counters": 2}],
-    }
 
     assert differences(found) == [
         "items.failed: rows 1, counters 2",

@@ -14,11 +14,15 @@ from topics.records.records import BatchAttempt
 from topics.settings import KafkaSettings
 
 
-async def test_reads_of_an_unavailable_log_are_retried_with_pauses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def log() -> AttemptLog:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    log = AttemptLog(kafka, cast(RecordProducer, None), client_id="test")
+    return AttemptLog(kafka, cast(RecordProducer, None), client_id="test")
+
+
+async def test_reads_of_an_unavailable_log_are_retried_with_pauses(
+    log: AttemptLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
 
     def read() -> dict[UUID, object]:
@@ -74,7 +78,7 @@ class SlowTail:
 
 @pytest.mark.parametrize("is_silent", [False, True])
 async def test_a_long_log_is_read_until_it_stops_returning_records(
-    monkeypatch: pytest.MonkeyPatch, is_silent: bool
+    log: AttemptLog, monkeypatch: pytest.MonkeyPatch, is_silent: bool
 ) -> None:
     now_s = [0.0]
     tail = SlowTail(now_s, 100, is_silent)
@@ -82,9 +86,6 @@ async def test_a_long_log_is_read_until_it_stops_returning_records(
         "gpu_consumers.quarantine.attempt_log.TopicTailReader", lambda *_, **__: tail
     )
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.monotonic", lambda: now_s[0])
-    log = AttemptLog(
-        KafkaSettings(bootstrap_servers="-:1"), cast(RecordProducer, None), client_id="t"
-    )
     if is_silent:
         with pytest.raises(KafkaUnavailableError):
             log._read_topic()

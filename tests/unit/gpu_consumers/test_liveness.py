@@ -107,13 +107,6 @@ async def test_an_item_past_its_deadline_does_not_start(
     assert replica.capacity.in_flight == 0
 
 
-async def test_without_a_known_time_nothing_expires() -> None:
-    replica = BulkReplica()
-    replica.start_batch(batch_of(b"a"))
-    assert await replica.wait_ended() is None
-    assert [o.index for o in replica.log.outcomes] == [0]
-
-
 async def test_items_of_a_paused_job_do_not_start_and_running_ones_go_on() -> None:
     replica = TimedReplica()
     await replica.hold(with_deadline(batch_of(b"a", b"hold"), NOW_S + 60))
@@ -126,13 +119,21 @@ async def test_items_of_a_paused_job_do_not_start_and_running_ones_go_on() -> No
     assert await replica.results() == ([0, 1], [], [1, 0])
 
 
-async def test_a_deadline_aborts_running_items_and_keeps_answers() -> None:
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_deadline_or_a_close_of_all_jobs_aborts_running_items_and_keeps_answers(
+    is_closed: bool,
+) -> None:
     replica = TimedReplica()
-    await replica.hold(with_deadline(batch_of(b"a", b"hold", b"c"), NOW_S + 1))
+    batch = two_jobs(NOW_S + 1) if is_closed else with_deadline(batch_of(b"a", b"hold"), NOW_S + 1)
+    await replica.hold(batch)
     assert 0 < replica.aborter.run_once() <= ABORT_CHECK_S
-    replica.clock.advance(1.0)
+    if is_closed:
+        replica.controls.closed_ids |= {JOB, OTHER}
+    else:
+        replica.clock.advance(1.0)
     replica.aborter.run_once()
     assert await replica.results() == ([0], [], [0])
+    assert replica.engine.running == 0
 
 
 async def test_a_close_aborts_running_items_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,15 +182,6 @@ async def test_other_jobs_of_the_batch_run_on(is_redelivered: bool) -> None:
     answered, requeued, offsets = await replica.results()
     assert ([*answered[:1], *sorted(answered[1:])], requeued, offsets) == ([0, 0, 1], [], [0])
     assert replica.capacity.in_flight == 0
-
-
-async def test_a_batch_of_obsolete_jobs_ends_at_once() -> None:
-    replica = TimedReplica()
-    await replica.hold(two_jobs(NOW_S + 1))
-    replica.controls.closed_ids |= {JOB, OTHER}
-    replica.aborter.run_once()
-    assert await replica.results() == ([0], [], [0])
-    assert replica.engine.running == 0
 
 
 async def test_a_crash_ends_the_other_jobs_of_the_batch() -> None:
