@@ -11,12 +11,7 @@ from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
-from jobs.expansion.emission import (
-    InputChangedError,
-    ItemReader,
-    record_job_failure,
-    send_items,
-)
+from jobs.expansion.emission import InputChangedError, ItemReader, record_job_failure, send_items
 from jobs.expansion.job_loads import OpenJob
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
 from jobs.expansion.windows import rotate

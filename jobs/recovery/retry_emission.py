@@ -22,12 +22,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.emission import (
-    InputChangedError,
-    parse_item,
-    record_job_failure,
-    send_items,
-)
+from jobs.expansion.emission import InputChangedError, parse_item, record_job_failure, send_items
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import rotate

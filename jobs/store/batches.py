@@ -19,12 +19,7 @@ from core.limits import (
 )
 from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.errors import InvalidFieldError, JobEndedError, JobNotFoundError, OpenBatchLimitError
-from jobs.store.files import (
-    EXPIRES_AFTER_S_MAX,
-    EXPIRES_AFTER_S_MIN,
-    UNFINISHED,
-    find_input,
-)
+from jobs.store.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, UNFINISHED, find_input
 from jobs.store.job_closing import cancel_owned_job
 from jobs.store.job_options import JobOptions, window_seconds
 from jobs.store.keyset_pages import Page, PageCursor, read_page, unknown_cursor_error

@@ -152,11 +152,7 @@ def listed_query(*, purpose: str | None = None) -> sa.Select[Any]:
 
 
 def delete_file(
-    connection: sa.Connection,
-    tenant_id: UUID,
-    file_id: UUID | None,
-    *,
-    key_id: UUID | None = None,
+    connection: sa.Connection, tenant_id: UUID, file_id: UUID | None, *, key_id: UUID | None = None
 ) -> None:
     """Delete a file; jobs that read it continue. Raises UploadedFileNotFoundError.
 

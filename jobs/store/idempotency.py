@@ -17,11 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES, JobState
-from jobs.errors import (
-    IdempotencyKeyInFlightError,
-    IdempotencyKeyReusedError,
-    RequestNotFoundError,
-)
+from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError, RequestNotFoundError
 from jobs.store.single_requests import find_request, is_answered_well
 from jobs.tables.idempotency import idempotency_keys
 from storage.postgres.database_times import seconds

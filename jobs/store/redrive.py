@@ -61,10 +61,7 @@ class Redrive:
 
 
 def select_dead_letters(
-    connection: sa.Connection,
-    tenant_id: UUID,
-    job_id: UUID,
-    item_indexes: Sequence[int] | None,
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID, item_indexes: Sequence[int] | None
 ) -> Redrive:
     """Return the dead letters of these items of a job, or all that were never redriven.
 

@@ -83,11 +83,7 @@ class HttpSender:
             ) from None
 
     async def _exchange(
-        self,
-        connected: socket.socket,
-        url: ReceiverUrl,
-        request: bytes,
-        limit: asyncio.Timeout,
+        self, connected: socket.socket, url: ReceiverUrl, request: bytes, limit: asyncio.Timeout
     ) -> ReceiverResponse:
         """Return the response. `limit` ends with its head, since the rest is ignored."""
         try:

@@ -20,12 +20,7 @@ from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.endpoints.signing_secrets import SecretCipher, secret_hint
 from results.webhooks.events.message_recording import watch_running_jobs
 from results.webhooks.events.messages import EVENT_TYPES
-from results.webhooks.tables import (
-    DELETED,
-    webhook_deliveries,
-    webhook_endpoints,
-    webhook_lanes,
-)
+from results.webhooks.tables import DELETED, webhook_deliveries, webhook_endpoints, webhook_lanes
 from tenancy.tables import tenants
 
 ENDPOINT: Final = "whe"
