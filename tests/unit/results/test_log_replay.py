@@ -7,7 +7,8 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from results.rebuilding.log_replay import jobs_above_limit
 from results.writer.record_groups import Entry
-from topics.records.records import ItemOutcome, JobClose, JobRef, Outcomes
+from tests.unit.batcher.builders import job_ref
+from topics.records.records import ItemOutcome, JobClose, Outcomes
 
 PLACE = ("results", 0)
 
@@ -21,8 +22,7 @@ def ended(attempt: int, *, outcome: Outcome = Outcome.SUCCEEDED, body: bytes = b
 
 
 def of_job(job_id: UUID, *items: ItemOutcome) -> Entry:
-    job = JobRef(job_id, 0, job_id, "small", "1", "pool", "/v1/embeddings", "files/none", 0)
-    return entry(Outcomes(job, list(items)))
+    return entry(Outcomes(job_ref(job_id=job_id), list(items)))
 
 
 def test_executions_above_the_limit_are_counted_by_job() -> None:
@@ -33,10 +33,8 @@ def test_executions_above_the_limit_are_counted_by_job() -> None:
         entry(JobClose(one, 0, CloseReason.CANCELLED)),
         of_job(one, ended(3, outcome=Outcome.FAILED)),
     ]
-
-    assert list(jobs_above_limit(entries, 1)) == [one, other, one]
-    assert list(jobs_above_limit(entries, 2)) == [one]
-    assert list(jobs_above_limit(entries, 3)) == []
+    of_limits = [list(jobs_above_limit(entries, limit)) for limit in (1, 2, 3)]
+    assert of_limits == [[one, other, one], [one], []]
 
 
 def test_crashes_charged_to_an_item_are_no_attempts() -> None:

@@ -37,25 +37,34 @@ class Work:
         return self.tree(name, depth - 1) if depth > 1 else []
 
 
-def test_open_work_runs_round_robin() -> None:
-    work, opened = Work(), OpenWork()
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def opened() -> OpenWork:
+    return OpenWork()
+
+
+def run_rest(opened: OpenWork) -> None:
+    while opened:
+        opened.run_step()
+
+
+def test_open_work_runs_round_robin(work: Work, opened: OpenWork) -> None:
     for offset, (name, count) in enumerate((("long", 3), ("longer", 4), ("short", 1))):
         opened.add({HERE: offset}, [JOB], work.steps(name, count))
     assert len(opened) == 2  # the short one is done
-    while opened:
-        opened.run_step()
+    run_rest(opened)
     assert work.done[:3] == [("long", 1), ("longer", 1), ("short", 1)]
-    assert work.done[3:] == [
-        ("long", 2),
-        ("longer", 2),
-        ("long", 3),
-        ("longer", 3),
-        ("longer", 4),
-    ]
+    order = [("long", 2), ("longer", 2), ("long", 3), ("longer", 3), ("longer", 4)]
+    assert work.done[3:] == order
 
 
-def test_above_the_round_robin_limit_the_oldest_work_ends_first() -> None:
-    work, opened = Work(), OpenWork()
+def test_above_the_round_robin_limit_the_oldest_work_ends_first(
+    work: Work, opened: OpenWork
+) -> None:
     for number in range(ROUND_ROBIN_MAX + 2):
         opened.add({HERE: number}, [JOB], work.steps(str(number), 3))
     begun = len(work.done)
@@ -66,21 +75,18 @@ def test_above_the_round_robin_limit_the_oldest_work_ends_first() -> None:
     assert work.done[-1] == ("3", 2)
 
 
-def test_items_of_open_work_are_counted() -> None:
-    work, opened = Work(), OpenWork()
-    opened.add({HERE: 0}, [JOB], work.steps("a", 2), item_count=7)
-    opened.add({HERE: 1}, [JOB], work.steps("b", 3), item_count=5)
-    opened.add({HERE: 2}, [JOB], work.steps("c", 1), item_count=9)
+def test_items_of_open_work_are_counted(work: Work, opened: OpenWork) -> None:
+    for offset, (step_count, item_count) in enumerate(((2, 7), (3, 5), (1, 9))):
+        steps = work.steps("w", step_count)
+        opened.add({HERE: offset}, [JOB], steps, item_count=item_count)
     assert opened.item_count == 12
     opened.run_step()
     assert opened.item_count == 5
 
 
-def test_follow_up_steps_run_before_the_next_step() -> None:
-    work, opened = Work(), OpenWork()
+def test_follow_up_steps_run_before_the_next_step(work: Work, opened: OpenWork) -> None:
     opened.add({HERE: 0}, [JOB], work.tree("", 2))
-    while opened:
-        opened.run_step()
+    run_rest(opened)
     in_order = [("a", 2), ("aa", 1), ("ab", 1), ("b", 2), ("ba", 1), ("bb", 1)]
     assert work.done == in_order
 
@@ -89,26 +95,23 @@ def test_follow_up_steps_run_before_the_next_step() -> None:
     assert work.done == in_order
 
 
-def test_stop_ends_between_two_steps() -> None:
+def test_stop_ends_between_two_steps(work: Work) -> None:
     stop = threading.Event()
     stop.set()
-    work = Work()
     assert not run_all(work.steps("w", 3), stop)
     assert work.done == []
     assert run_all([], stop)
 
 
-def test_offsets_after_open_work_are_not_committed() -> None:
-    opened = OpenWork()
-    opened.add({HERE: 7}, [JOB], Work().steps("w", 2))
+def test_offsets_after_open_work_are_not_committed(work: Work, opened: OpenWork) -> None:
+    opened.add({HERE: 7}, [JOB], work.steps("w", 2))
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 7, THERE: 3}
     assert opened.committable({HERE: 5}) == {HERE: 5}
     opened.run_step()
     assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 12, THERE: 3}
 
 
-def test_failed_step_is_repeated() -> None:
-    work, opened = Work(), OpenWork()
+def test_failed_step_is_repeated(work: Work, opened: OpenWork) -> None:
     opened.add({HERE: 7}, [JOB], work.steps("w", 3))
     work.is_away = True
     for _ in range(2):
@@ -119,8 +122,7 @@ def test_failed_step_is_repeated() -> None:
     assert work.done == [("w", 1), ("w", 2)]
 
 
-def test_work_whose_first_step_failed_is_not_open() -> None:
-    work, opened = Work(), OpenWork()
+def test_work_whose_first_step_failed_is_not_open(work: Work, opened: OpenWork) -> None:
     work.is_away = True
     with pytest.raises(ConnectionError):
         opened.add({HERE: 7}, [JOB], work.steps("w", 3))
@@ -128,28 +130,19 @@ def test_work_whose_first_step_failed_is_not_open() -> None:
     assert opened.committable({HERE: 12}) == {HERE: 12}
 
 
-def test_work_of_revoked_partitions_is_discarded() -> None:
-    work, opened = Work(), OpenWork()
+def test_work_of_revoked_partitions_is_discarded(work: Work, opened: OpenWork) -> None:
     opened.add({HERE: 7}, [JOB], work.steps("lost", 2))
     opened.add({THERE: 8}, [JOB], work.steps("kept", 2))
     opened.add({HERE: 9, THERE: 9}, [JOB], work.steps("shared", 2))
     opened.discard({HERE})
     assert opened.committable({HERE: 12, THERE: 12}) == {HERE: 12, THERE: 8}
-    while opened:
-        opened.run_step()
+    run_rest(opened)
+    opened.run_step()  # without work it does nothing
     assert work.done[3:] == [("kept", 2), ("shared", 2)]
 
 
-def test_run_step_without_work_does_nothing() -> None:
-    work, opened = Work(), OpenWork()
-    opened.add({HERE: 7}, [JOB], work.steps("w", 2))
-    opened.discard({HERE})
-    opened.run_step()
-    assert work.done == [("w", 1)]
-
-
-def test_work_waits_for_open_work_of_its_job_only() -> None:
-    work, opened, other = Work(), OpenWork(), UUID(int=2)
+def test_work_waits_for_open_work_of_its_job_only(work: Work, opened: OpenWork) -> None:
+    other = UUID(int=2)
     opened.add({HERE: 7}, [JOB, other], work.steps("w", 2))
     opened.add({HERE: 8}, [other], work.steps("other", 4))
     opened.add_behind({HERE: 9}, JOB, work.steps("close", 2))
@@ -165,8 +158,8 @@ def test_work_waits_for_open_work_of_its_job_only() -> None:
     assert opened.committable({HERE: 12}) == {HERE: 8}
 
 
-def test_work_waits_until_its_first_step() -> None:
-    work, opened, other = Work(), OpenWork(), UUID(int=2)
+def test_work_waits_until_its_first_step(work: Work, opened: OpenWork) -> None:
+    other = UUID(int=2)
     opened.add({HERE: 7}, [JOB], work.steps("w", 2))
     opened.add({THERE: 7}, [other], work.steps("other", 3))
     opened.add_behind({HERE: 9}, JOB, work.steps("close", 2))
@@ -179,12 +172,10 @@ def test_work_waits_until_its_first_step() -> None:
     assert opened.waiting_jobs == set()
 
 
-def test_waiting_work_is_discarded_with_its_partition() -> None:
-    work, opened = Work(), OpenWork()
+def test_waiting_work_is_discarded_with_its_partition(work: Work, opened: OpenWork) -> None:
     opened.add({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))
     opened.add_behind({HERE: 8}, JOB, work.steps("close", 1))
     opened.discard({HERE})
     assert opened.waiting_jobs == set()
-    while opened:
-        opened.run_step()
+    run_rest(opened)
     assert work.done == [("w", 1), ("w", 2)]

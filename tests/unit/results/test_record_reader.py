@@ -1,7 +1,5 @@
 """Goal: unreadable records go to the dead letters unchanged; a newer schema stops the role."""
 
-from uuid import UUID
-
 import pytest
 
 from core.errors import SchemaTooNewError
@@ -10,13 +8,10 @@ from core.limits import RECORD_BYTES_MAX
 from core.states import CloseReason
 from results.writer.record_groups import read_entry
 from tests.support.recording_sender import SentRecords
+from tests.unit.batcher.builders import job_ref
 from topics.records.codec import Headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Chunk, DeadLetter, JobClose, JobRef, Outcomes
-
-
-def job_ref(job_id: UUID) -> JobRef:
-    return JobRef(job_id, 0, job_id, "m", "1", "p", "/v1/embeddings", "key", 0.0)
+from topics.records.records import Chunk, DeadLetter, JobClose, Outcomes
 
 
 def received(value: bytes | None, headers: Headers) -> ReceivedRecord:
@@ -40,7 +35,7 @@ def test_close_is_decoded() -> None:
         (b"", []),
         (b"\x90", kind_headers(Chunk)),
         (b"x" * RECORD_BYTES_MAX, kind_headers(JobClose)),
-        (encode(Outcomes(job_ref(new_uuid()), [])), kind_headers(Outcomes)),
+        (encode(Outcomes(job_ref(), [])), kind_headers(Outcomes)),
     ],
     ids=["garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"],
 )

@@ -19,7 +19,7 @@ from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep
 from results.writer.record_groups import Group
 from results.writer.writer import OutcomeRouter, ResultsWriter
 from tests.support.clock import ManualClock
-from tests.unit.results.test_record_reader import job_ref
+from tests.unit.batcher.builders import job_ref
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
@@ -33,8 +33,8 @@ SLICES = 5
 class FakeConsumer:
     """A consumer with given records; its broker accepts the third commit."""
 
-    def __init__(self, stop: threading.Event, *records: ReceivedRecord, polls: int = 10) -> None:
-        self._stop = stop
+    def __init__(self, *records: ReceivedRecord, polls: int = 10) -> None:
+        self.stop = threading.Event()
         self._records = list(records)
         self.offered: list[dict[Partition, int]] = []
         self._polls_left = polls
@@ -46,7 +46,7 @@ class FakeConsumer:
         self.on_poll()
         self._polls_left -= 1
         if not self._polls_left:
-            self._stop.set()
+            self.stop.set()
         if self.is_paused:
             return []
         found, self._records = self._records[:count_max], self._records[count_max:]
@@ -129,7 +129,11 @@ def received(offset: int, record: Outcomes | JobClose) -> ReceivedRecord:
 
 def outcomes_record(offset: int, job_id: UUID | None = None) -> ReceivedRecord:
     item = ItemOutcome(0, "c", 1, 200, b"{}")  # type: ignore[arg-type]
-    return received(offset, Outcomes(job_ref(job_id or new_uuid()), [item]))
+    return received(offset, Outcomes(job_ref(job_id=job_id or new_uuid()), [item]))
+
+
+def close_record(offset: int, job_id: UUID) -> ReceivedRecord:
+    return received(offset, JobClose(job_id, 0, CloseReason.CANCELLED))
 
 
 def new_writer(
@@ -145,87 +149,53 @@ def new_writer(
     )
 
 
+def run(writer: ResultsWriter, *records: ReceivedRecord, polls: int = 10) -> FakeConsumer:
+    """Run a writer for some polls of these records."""
+    return run_with(writer, FakeConsumer(*records, polls=polls))
+
+
+def run_with(writer: ResultsWriter, consumer: FakeConsumer) -> FakeConsumer:
+    writer.run(cast(GroupConsumer, consumer), consumer.stop)
+    return consumer
+
+
 def test_refused_commit_is_repeated() -> None:
-    stop = threading.Event()
-    consumer = FakeConsumer(stop, outcomes_record(7))
-    new_writer().run(cast(GroupConsumer, consumer), stop)
+    consumer = run(new_writer(), outcomes_record(7))
 
     assert consumer.offered == [{("results", 1): 8}] * 3
 
 
-def test_long_close_holds_back_only_its_offset() -> None:
-    stop = threading.Event()
-    close = received(7, JobClose(new_uuid(), 0, CloseReason.CANCELLED))
-    consumer = FakeConsumer(stop, close, outcomes_record(8), polls=2 * SLICES)
-    new_writer().run(cast(GroupConsumer, consumer), stop)
-
-    offered = [offsets["results", 1] for offsets in consumer.offered]
-    assert set(offered) == {7, 9}
-    assert offered == sorted(offered)
-
-
-def test_copies_of_one_job_do_not_block_other_jobs() -> None:
-    stop, router = threading.Event(), SteppedRouter()
-    many, other = new_uuid(), new_uuid()
-    records = [outcomes_record(7, many), outcomes_record(8, other)]
-    writer = new_writer(router, group_items_max=1)
-    writer.run(cast(GroupConsumer, FakeConsumer(stop, *records, polls=3 * SLICES)), stop)
-
-    assert router.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
-    assert router.done.count(("copies", many)) == router.done.count(("copies", other)) == SLICES
-
-
-def test_close_waits_for_earlier_copies() -> None:
-    stop, router = threading.Event(), SteppedRouter()
-    job_id, other = new_uuid(), new_uuid()
-    close = received(9, JobClose(job_id, 0, CloseReason.CANCELLED))
-    records = [outcomes_record(7, job_id), outcomes_record(8, other), close]
-    writer = new_writer(router, group_items_max=1)
-    writer.run(cast(GroupConsumer, FakeConsumer(stop, *records, polls=4 * SLICES)), stop)
-
-    its = [kind for kind, job in router.done if job == job_id]
-    assert its == ["outcomes", *["copies"] * SLICES, *["close"] * SLICES]
-    assert (
-        router.done.index(("close", job_id)) < len(router.done) - SLICES
-    )  # interleaved with other jobs
-
-
 def test_close_that_waits_for_copies_blocks_no_other_job() -> None:
-    stop, router = threading.Event(), SteppedRouter()
-    job_id, other = new_uuid(), new_uuid()
-    close = JobClose(job_id, 0, CloseReason.CANCELLED)
-    records = [outcomes_record(7, job_id), received(8, close)]
-    records += [outcomes_record(9, job_id), received(10, close), outcomes_record(11, other)]
-    writer = new_writer(router, group_items_max=1)
-    consumer = FakeConsumer(stop, *records, polls=6 * SLICES)
-    writer.run(cast(GroupConsumer, consumer), stop)
+    router, job_id, other = SteppedRouter(), new_uuid(), new_uuid()
+    records = [outcomes_record(7, job_id), close_record(8, job_id), outcomes_record(9, job_id)]
+    records += [close_record(10, job_id), outcomes_record(11, other)]
+    consumer = run(new_writer(router, group_items_max=1), *records, polls=6 * SLICES)
 
     its = [kind for kind, job in router.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * 2 * SLICES]
     assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
+    assert router.done.count(("copies", other)) == SLICES
+    close_began = router.done.index(("close", job_id))
+    assert ("copies", other) in router.done[:close_began]  # interleaved with other jobs
     offered = [offsets["results", 1] for offsets in consumer.offered]
     assert offered == sorted(offered)
     assert list(dict.fromkeys(offered)) == [7, 8, 10, 12]
 
 
 def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
-    stop, router = threading.Event(), SlowRouter(2.0)
-    closes = [
-        received(n, JobClose(new_uuid(), 0, CloseReason.CANCELLED))
-        for n in range(2 * ROUND_ROBIN_MAX)
-    ]
-    other = new_uuid()
+    router, other = SlowRouter(2.0), new_uuid()
+    closes = [close_record(n, new_uuid()) for n in range(2 * ROUND_ROBIN_MAX)]
     writer = new_writer(router, clock=router.clock, poll_records_max=len(closes))
-    consumer = FakeConsumer(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
+    consumer = FakeConsumer(*closes, outcomes_record(len(closes), other), polls=10_000)
     polled_s = [0.0]
 
     def look() -> None:
         polled_s.append(router.clock.now_s)
         if router.done.count(("close", other)) or len(router.done) >= len(closes) * SLICES:
-            stop.set()
+            consumer.stop.set()
 
     consumer.on_poll = look
-    writer.run(cast(GroupConsumer, consumer), stop)
+    run_with(writer, consumer)
 
     gaps = [later - sooner for sooner, later in itertools.pairwise(polled_s)]
     assert max(gaps) < 10
@@ -234,10 +204,9 @@ def test_many_long_closes_block_neither_jobs_nor_polls() -> None:
 
 
 def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
-    stop, router, job_id = threading.Event(), FailingRouter(), new_uuid()
-    close = received(8, JobClose(job_id, 0, CloseReason.CANCELLED))
+    router, job_id = FailingRouter(), new_uuid()
     writer = new_writer(router, group_items_max=1)
-    consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, polls=5)
+    consumer = FakeConsumer(outcomes_record(7, job_id), close_record(8, job_id), polls=5)
 
     def lose() -> None:
         if router.done:
@@ -245,7 +214,7 @@ def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
             writer.on_revoke([("results", 1)])
 
     consumer.on_poll = lose
-    writer.run(cast(GroupConsumer, consumer), stop)
+    run_with(writer, consumer)
 
     assert router.done == [("outcomes", job_id), ("copies", job_id)]
     assert all(("results", 1) not in offsets for offsets in consumer.offered)
@@ -253,12 +222,11 @@ def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
 
 def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
     """Not even in one group with records of an assigned partition."""
-    stop, router, job_id, other = threading.Event(), SteppedRouter(), new_uuid(), new_uuid()
-    close = received(8, JobClose(job_id, 0, CloseReason.CANCELLED))
-    behind = outcomes_record(9, job_id)
+    router, job_id, other = SteppedRouter(), new_uuid(), new_uuid()
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
     writer = new_writer(router)
-    consumer = FakeConsumer(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
+    lost = [outcomes_record(7, job_id), close_record(8, job_id), outcomes_record(9, job_id)]
+    consumer = FakeConsumer(*lost, kept, polls=2)
     consumer.assigned = frozenset({("results", 1), ("results", 2)})
 
     begin = OpenWork.add_behind
@@ -269,14 +237,14 @@ def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OpenWork, "add_behind", losing)
-        writer.run(cast(GroupConsumer, consumer), stop)
+        run_with(writer, consumer)
 
     assert router.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
     assert ("outcomes", job_id) not in router.done[1:]
 
 
 def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
-    stop, lost, other = threading.Event(), new_uuid(), new_uuid()
+    lost, other = new_uuid(), new_uuid()
 
     class FailingOnce(SteppedRouter):
         def route(self, group: Group) -> list[WorkStep]:
@@ -288,18 +256,18 @@ def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
     router = FailingOnce()
     writer = new_writer(router)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
-    consumer = FakeConsumer(stop, outcomes_record(7, lost), kept, polls=4)
+    consumer = FakeConsumer(outcomes_record(7, lost), kept, polls=4)
     consumer.assigned = frozenset({("results", 1), ("results", 2)})
-    writer.run(cast(GroupConsumer, consumer), stop)
+    run_with(writer, consumer)
 
     assert router.done[0] == ("outcomes", other)
     assert ("outcomes", lost) not in router.done
 
 
 def test_records_revoked_during_a_poll_are_dropped() -> None:
-    stop, router, lost, other = threading.Event(), SteppedRouter(), new_uuid(), new_uuid()
+    router, lost, other = SteppedRouter(), new_uuid(), new_uuid()
     writer = new_writer(router, group_wait_s=1, poll_records_max=2)
-    consumer = FakeConsumer(stop, outcomes_record(7, lost))
+    consumer = FakeConsumer(outcomes_record(7, lost))
     polls: list[None] = []
 
     def lose() -> None:
@@ -309,20 +277,17 @@ def test_records_revoked_during_a_poll_are_dropped() -> None:
             consumer.add(outcomes_record(8, other), outcomes_record(9, other))
 
     consumer.on_poll = lose
-    writer.run(cast(GroupConsumer, consumer), stop)
+    run_with(writer, consumer)
 
     assert {job for _, job in router.done} == {other}
 
 
 def test_too_many_open_items_pause_reading() -> None:
-    stop, router = threading.Event(), SteppedRouter()
-    other = new_uuid()
-    many = [outcomes_record(n) for n in range(3)]
-    writer = new_writer(router, group_items_max=1, poll_records_max=3)
-    consumer = FakeConsumer(stop, *many, outcomes_record(3, other), polls=10)
+    router, other = SteppedRouter(), new_uuid()
+    records = [*map(outcomes_record, range(3)), outcomes_record(3, other)]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results.writer.writer, "_OPEN_ITEMS_MAX", 2)
-        writer.run(cast(GroupConsumer, consumer), stop)
+        run(new_writer(router, group_items_max=1, poll_records_max=3), *records)
 
     at = router.done.index(("outcomes", other))
     ended = [job for kind, job in router.done[:at] if kind == "copies"]

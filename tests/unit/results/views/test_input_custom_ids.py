@@ -27,15 +27,19 @@ def nearly_in_order(count: int) -> list[int]:
     return sorted(range(count), key=lambda index: index + rng.random() * 100)
 
 
-def test_nearly_ordered_results_read_the_input_once() -> None:
-    store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
-    names = ItemCustomIds(store.store, source(store, zero_retention=True))
-    for index in nearly_in_order(2 * COUNT):
+def checked_names(store: MemoryObjects, order: list[int], *, zero_retention: bool = True) -> int:
+    """Look up every index, in two files of `COUNT` items; return the size of both files."""
+    names = ItemCustomIds(store.store, source(store, zero_retention=zero_retention))
+    for index in order:
         part, number = ("a", index) if index < COUNT else ("b", index - COUNT)
         assert names.at(index) == f"{part}-{number}"
     names.close()
-    whole = sum(len(data) for data in store.objects.values())
-    assert store.bytes_read < 2 * whole
+    return sum(len(data) for data in store.objects.values())
+
+
+def test_nearly_ordered_results_read_the_input_once() -> None:
+    store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
+    assert store.bytes_read < 2 * checked_names(store, nearly_in_order(2 * COUNT))
 
 
 def far_apart(count: int) -> list[int]:
@@ -57,15 +61,10 @@ def test_distant_item_reads_part_of_the_file(
     monkeypatch.setattr(input_custom_ids, "_CHECKPOINT_BYTES", 2000)
     monkeypatch.setattr(input_custom_ids, "SKIPPED_BYTES_MAX", 20_000)
     store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
-    names = ItemCustomIds(store.store, source(store, zero_retention=zero_retention))
     order = far_apart(2 * COUNT)
-    for index in order:
-        part, number = ("a", index) if index < COUNT else ("b", index - COUNT)
-        assert names.at(index) == f"{part}-{number}"
-    whole = sum(len(data) for data in store.objects.values())
+    whole = checked_names(store, order, zero_retention=zero_retention)
     jumps = 2 * (len(order) - COUNT)
     assert store.bytes_read < 2 * whole + jumps * 4000  # a stretch and its last block each
-    names.close()
 
 
 def test_memory_for_skipped_ids_is_bounded() -> None:
@@ -75,9 +74,8 @@ def test_memory_for_skipped_ids_is_bounded() -> None:
     names = InputCustomIds(store.store, files, keeps_skipped=True)
     assert names.at(9_999) == f"{9_999:0510}"
 
-    assert (
-        0 < sum(map(sys.getsizeof, names._skipped.values())) <= input_custom_ids.SKIPPED_BYTES_MAX
-    )
+    kept_bytes = sum(map(sys.getsizeof, names._skipped.values()))
+    assert 0 < kept_bytes <= input_custom_ids.SKIPPED_BYTES_MAX
     assert names._skipped_bytes <= input_custom_ids.SKIPPED_BYTES_MAX
     assert names.at(1) == f"{1:0510}"
     names.close()
@@ -145,9 +143,7 @@ def test_deleted_input_is_replaced_by_the_result_files() -> None:
         )
 
     store = MemoryObjects({"output": written(0, 2, 3), "error": written(1)})
-    names = ItemCustomIds(
-        store.store,
-        source(store, output="output", error="error", state="completed", zero_retention=True),
-    )
+    files = {"output": "output", "error": "error", "state": "completed"}
+    names = ItemCustomIds(store.store, source(store, **files, zero_retention=True))
     assert [names.at(index) for index in (3, 0, 1, 2, 4)] == ["c-3", "c-0", "c-1", "c-2", None]
     names.close()

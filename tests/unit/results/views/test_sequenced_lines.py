@@ -35,11 +35,7 @@ def file_line(index: int, name: str, **fields: Any) -> bytes:
 def test_lines_are_those_of_the_files_with_a_sequence() -> None:
     objects = MemoryObjects({"input": inputs("a", "b", "c")})
     lines = SequencedLines(objects.store, source(objects), jsonl)
-    rows = [
-        SequencedRow(1, row(2)),
-        SequencedRow(2, row(0)),
-        SequencedRow(3, row(1, **CANCELLED)),
-    ]
+    rows = [SequencedRow(1, row(2)), SequencedRow(2, row(0)), SequencedRow(3, row(1, **CANCELLED))]
 
     text = b"".join(lines.blocks(rows)).decode()
 
@@ -80,10 +76,8 @@ def test_moved_large_answer_is_read_from_its_file() -> None:
 
     objects.objects["out"] = file_line(0, "x") + file_line(1, "request-1", body=b'"large"')
     ended = source(objects, output="out", state="completed")
-    assert (
-        b"".join(SequencedLines(objects.store, ended, jsonl).blocks([SequencedRow(1, large)]))
-        == before
-    )
+    moved = SequencedLines(objects.store, ended, jsonl)
+    assert b"".join(moved.blocks([SequencedRow(1, large)])) == before
 
 
 def test_destroyed_key_decrypts_no_further_page() -> None:
@@ -91,14 +85,9 @@ def test_destroyed_key_decrypts_no_further_page() -> None:
     objects = MemoryObjects({"input": inputs("a", "b"), name: secret})
     lines = SequencedLines(objects.store, source(objects, zero_retention=True), jsonl)
     cipher = BodyCipher(secret)
-    rows = [
-        row(
-            n,
-            custom_id=None,
-            body=cipher.encrypt(b'"x"', CipherContext(JOB_ID, BodyDirection.OUT, n)),
-        )
-        for n in range(2)
-    ]
+    contexts = [CipherContext(JOB_ID, BodyDirection.OUT, n) for n in range(2)]
+    bodies = [cipher.encrypt(b'"x"', context) for context in contexts]
+    rows = [row(n, custom_id=None, body=body) for n, body in enumerate(bodies)]
 
     (first,) = map(json.loads, lines.blocks([SequencedRow(1, rows[0])]))
     del objects.objects[name]
@@ -112,9 +101,8 @@ def test_answer_in_a_deleted_file_is_an_error() -> None:
     objects = MemoryObjects({"input": b""})
     large = row(1, body=None, body_key="answers/1")
     for output in (None, "out"):
-        lines = SequencedLines(
-            objects.store, source(objects, output=output, state="completed"), jsonl
-        )
+        ended = source(objects, output=output, state="completed")
+        lines = SequencedLines(objects.store, ended, jsonl)
         shown = json.loads(b"".join(lines.blocks([SequencedRow(4, large)])))
         assert shown["error"]["code"] == "answer_gone"
         assert shown["response"]["body"] is None
@@ -144,11 +132,8 @@ def test_item_is_found_by_its_custom_id(name: str, more: dict[str, bool]) -> Non
 
 
 def test_item_is_found_in_result_files_without_the_input() -> None:
-    objects = MemoryObjects(
-        {"out": file_line(0, "a"), "err": file_line(1, "näme", **CANCELLED)},
-    )
+    objects = MemoryObjects({"out": file_line(0, "a"), "err": file_line(1, "näme", **CANCELLED)})
     ended = source(objects, output="out", error="err", state="cancelled")
 
-    assert find_index(objects.store, ended, "näme") == 1
-    assert find_index(objects.store, ended, "a") == 0
-    assert find_index(objects.store, ended, "b") is None
+    found = [find_index(objects.store, ended, name) for name in ("näme", "a", "b")]
+    assert found == [1, 0, None]

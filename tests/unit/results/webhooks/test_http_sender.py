@@ -46,9 +46,7 @@ async def answering(said: bytes) -> AsyncIterator[ReceiverUrl]:
                 await writer.wait_closed()
 
 
-async def test_endless_body_does_not_delay_the_response(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_endless_body_does_not_delay_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_sender, "_DRAIN_S", 2.5)
     async with answering(HEAD + b"so") as url:
         answer = await make_poster(2.0).post(url, looked_up("127.0.0.1"), {}, b"{}")

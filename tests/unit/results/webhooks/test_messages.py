@@ -34,13 +34,9 @@ def test_every_terminal_state_has_its_event() -> None:
 
 
 def test_each_mark_is_crossed_once() -> None:
-    assert crossed_percents(0, 24, 100) == []
-    assert crossed_percents(0, 25, 100) == [25]
-    assert crossed_percents(25, 49, 100) == []
-    assert crossed_percents(25, 99, 100) == [50, 75]
-    assert crossed_percents(75, 100, 100) == []
-    assert crossed_percents(0, 1, 3) == [25]
-    assert crossed_percents(0, 0, 0) == []
+    marks = {(0, 24, 100): [], (0, 25, 100): [25], (25, 49, 100): [], (25, 99, 100): [50, 75]}
+    marks |= {(75, 100, 100): [], (0, 1, 3): [25], (0, 0, 0): []}
+    assert {given: crossed_percents(*given) for given in marks} == marks
 
 
 def test_failed_items_fit_a_payload() -> None:

@@ -46,11 +46,7 @@ def test_hanging_look_up_does_not_block_the_exit() -> None:
     began_s = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", HANGING],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=True,
-    )
+        cwd=ROOT, capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
     assert done.stdout == "given up\n"
     assert time.monotonic() - began_s < 30  # of the 60 that the look-up takes

@@ -91,12 +91,8 @@ except SettingsError as error:
 def test_open_file_limit_is_raised_or_the_role_refuses_to_start() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=True,
-    )
+        cwd=ROOT, capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
     limits, refusal = done.stdout.splitlines()
     assert limits == "856 1000"
     assert refusal.startswith("MILLRACE_WEBHOOKS_SLOTS_MAX=800 needs 1256 open files and 1000")
