@@ -99,11 +99,8 @@ def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> TopicAdm
     return admin
 
 
-def test_a_topic_unknown_to_one_broker_is_retried() -> None:
+def test_a_late_broker_is_waited_for_after_a_creation_only() -> None:
     assert admin_of(ForgetfulCluster(refusals=3)).drift([RESULTS]) == []
-
-
-def test_a_created_topic_is_not_reported_missing_by_a_late_broker() -> None:
     cluster = ForgetfulCluster(refusals=0)
     admin = admin_of(cluster)
     admin.create([RESULTS])
@@ -126,21 +123,14 @@ def test_other_refusals_are_not_retried() -> None:
     assert cluster.refusals == 999
 
 
-def test_too_few_replicas_are_drift() -> None:
+def test_too_few_replicas_and_unknown_options_are_drift() -> None:
     cluster = ForgetfulCluster(refusals=0)
     cluster.copies[3:] = [3] * (RESULTS.partition_count - 3)
-
-    assert admin_of(cluster, replication_factor=3).drift([RESULTS]) == [
-        "results: replication factor 1, MILLRACE_KAFKA_REPLICATION_FACTOR is 3"
-    ]
-
-
-def test_an_option_unknown_to_the_broker_is_drift() -> None:
-    cluster = ForgetfulCluster(refusals=0)
     cluster.unknown = {"retention.ms"}
 
-    (difference,) = admin_of(cluster).drift([RESULTS])
-    assert difference.startswith("results: retention.ms is None, the catalogue says ")
+    replicas, option = admin_of(cluster, replication_factor=3).drift([RESULTS])
+    assert replicas == "results: replication factor 1, MILLRACE_KAFKA_REPLICATION_FACTOR is 3"
+    assert option.startswith("results: retention.ms is None, the catalogue says ")
 
 
 @pytest.mark.parametrize(

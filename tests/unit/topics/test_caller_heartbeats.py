@@ -34,6 +34,11 @@ def heartbeat(now_s: float, *aborted: UUID, leaving: bool = False) -> CallerHear
     return CallerHeartbeat(CALLER, now_s, aborted=list(aborted), leaving=leaving)
 
 
+@pytest.fixture
+def liveness() -> CallerLiveness:
+    return CallerLiveness(since_s=0.0)
+
+
 def is_abandoned(
     liveness: CallerLiveness, job: JobRef, now_s: float, *, since_s: float = 0.0
 ) -> bool:
@@ -48,8 +53,7 @@ def test_an_unknown_caller_is_dead_only_after_the_timeout() -> None:
     assert is_abandoned(liveness, online(), 100.2 + CALLER_TIMEOUT_S)
 
 
-def test_heartbeats_keep_calls_and_a_timeout_abandons_them() -> None:
-    liveness = CallerLiveness(since_s=0.0)
+def test_heartbeats_keep_calls_and_a_timeout_abandons_them(liveness: CallerLiveness) -> None:
     liveness.record_heartbeat(heartbeat(5.0), now_s=50.0)
     liveness.mark_complete_until(52.0)
     assert not is_abandoned(liveness, online(), 52.0)
@@ -60,8 +64,7 @@ def test_heartbeats_keep_calls_and_a_timeout_abandons_them() -> None:
     assert not liveness.needs_end_offsets(now_s=1e6)
 
 
-def test_unread_heartbeats_do_not_time_out_a_caller() -> None:
-    liveness = CallerLiveness(since_s=0.0)
+def test_unread_heartbeats_do_not_time_out_a_caller(liveness: CallerLiveness) -> None:
     liveness.record_heartbeat(heartbeat(0.0), now_s=1.0)
     liveness.mark_complete_until(2.0)
     assert liveness.is_silent(CALLER, now_s=1e6)
@@ -71,8 +74,7 @@ def test_unread_heartbeats_do_not_time_out_a_caller() -> None:
     assert not is_abandoned(liveness, online(), 1e6 + 1.0)
 
 
-def test_a_death_known_before_a_call_arrived_does_not_abandon_it() -> None:
-    liveness = CallerLiveness(since_s=0.0)
+def test_a_death_known_before_a_call_arrived_does_not_abandon_it(liveness: CallerLiveness) -> None:
     liveness.record_heartbeat(heartbeat(0.0), now_s=1.0)
     liveness.mark_complete_until(50.0)
     assert is_abandoned(liveness, online(), 51.0, since_s=49.0)
@@ -84,8 +86,7 @@ def test_a_death_known_before_a_call_arrived_does_not_abandon_it() -> None:
     assert not liveness.needs_end_offsets(now_s=52.0)
 
 
-def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
-    liveness = CallerLiveness(since_s=0.0)
+def test_a_durable_call_outlives_its_caller_and_not_its_abort(liveness: CallerLiveness) -> None:
     liveness.mark_complete_until(1e6)
     job = online(durable=True)
     assert not is_abandoned(liveness, job, 1e6)
@@ -94,15 +95,13 @@ def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
     assert is_abandoned(liveness, job, 1e6)
 
 
-def test_a_leaving_caller_abandons_its_calls_at_once() -> None:
-    liveness = CallerLiveness(since_s=0.0)
+def test_a_leaving_caller_abandons_its_calls_at_once(liveness: CallerLiveness) -> None:
     liveness.record_heartbeat(heartbeat(0.0, leaving=True), now_s=10.0)
     assert is_abandoned(liveness, online(), 10.0)
     assert not is_abandoned(liveness, online(durable=True), 10.0)
 
 
-def test_deadlines_and_start_waits_are_by_the_clock_of_the_caller() -> None:
-    liveness = CallerLiveness(since_s=0.0)
+def test_deadlines_and_start_waits_are_by_the_clock_of_the_caller(liveness: CallerLiveness) -> None:
     job = online(deadline_s=1_001.0, begin_by_s=1_000.0)
     assert not liveness.is_expired(job, now_s=1e9)  # its clock is unknown
     assert liveness.start_wait_left_s(job, now_s=1e9) is None
@@ -114,13 +113,11 @@ def test_deadlines_and_start_waits_are_by_the_clock_of_the_caller() -> None:
     assert liveness.start_wait_left_s(online(), now_s=8.5) is None
 
 
-def test_old_aborts_and_stale_callers_are_evicted() -> None:
-    liveness = CallerLiveness(since_s=0.0)
+def test_old_aborts_and_stale_callers_are_evicted(liveness: CallerLiveness) -> None:
     first = online()
     liveness.record_heartbeat(heartbeat(0.0, first.job_id), now_s=1.0)
-    liveness.record_heartbeat(
-        heartbeat(0.0, *(uuid4() for _ in range(ABORTED_CALLS_MAX))), now_s=2.0
-    )
+    many = [uuid4() for _ in range(ABORTED_CALLS_MAX)]
+    liveness.record_heartbeat(heartbeat(0.0, *many), now_s=2.0)
     assert not is_abandoned(liveness, first, 2.0)
     liveness.evict_stale(now_s=10_000.0)
     assert not liveness.is_expired(msgspec.structs.replace(first, deadline_s=-1.0), now_s=10_000.0)

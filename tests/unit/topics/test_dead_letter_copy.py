@@ -16,9 +16,8 @@ def test_a_copy_of_any_record_fits_the_record_limit() -> None:
         (b"k", [("h", large)], b"v"),
         (b"k", headers, large),
     ]:
-        send_dead_letter(
-            sent, ReceivedRecord("batches.p.bulk", 3, 9, key, found, value, 0), code="c"
-        )
+        record = ReceivedRecord("batches.p.bulk", 3, 9, key, found, value, 0)
+        send_dead_letter(sent, record, code="c")
 
     assert {(copy.topic, copy.partition) for copy in sent.records} == {("dead_letters", 0)}
     assert max(len(copy.value) for copy in sent.records) < RECORD_BYTES_MAX

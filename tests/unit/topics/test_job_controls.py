@@ -31,8 +31,12 @@ def known(controls: JobControlCache, *numbers: int) -> list[bool]:
     return [controls.get(UUID(int=number)) is not None for number in numbers]
 
 
-def test_a_job_is_evicted_when_its_records_have_left_the_log() -> None:
-    controls = JobControlCache()
+@pytest.fixture
+def controls() -> JobControlCache:
+    return JobControlCache()
+
+
+def test_a_job_is_evicted_when_its_records_have_left_the_log(controls: JobControlCache) -> None:
     controls.apply(closed(1), 1_000)
     controls.apply(control(2), 2_000)
     controls.evict_stale(1_000 + CONTROL_AGE_MS_MAX)
@@ -58,8 +62,7 @@ def test_a_job_that_is_closed_again_counts_as_new() -> None:
     assert known(controls, 1, 2, 3) == [True, False, True]
 
 
-def test_a_tombstone_discards_a_job() -> None:
-    controls = JobControlCache()
+def test_a_tombstone_discards_a_job(controls: JobControlCache) -> None:
     controls.apply(closed(1), 1)
     controls.discard(UUID(int=1).bytes)
     controls.discard(b"no id")
@@ -68,17 +71,15 @@ def test_a_tombstone_discards_a_job() -> None:
 
 
 @pytest.mark.parametrize("order", [(2, 5), (5, 2)])
-def test_the_highest_version_wins_in_any_order(order: tuple[int, int]) -> None:
-    controls = JobControlCache()
+def test_the_highest_version_wins_in_any_order(
+    controls: JobControlCache, order: tuple[int, int]
+) -> None:
     for version in order:
         controls.apply(control(1, version, priority=version), version)
-    found = controls.get(UUID(int=1))
-    assert found is not None
-    assert found.priority == 5
+    assert controls.get(UUID(int=1)) == control(1, 5, priority=5)
 
 
-def test_nothing_follows_a_close() -> None:
-    controls = JobControlCache()
+def test_nothing_follows_a_close(controls: JobControlCache) -> None:
     for state in (control(1, 4), closed(1), control(1, 9, paused=True)):
         controls.apply(state, 1)
     found = controls.get(UUID(int=1))

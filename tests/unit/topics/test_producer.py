@@ -27,11 +27,8 @@ def test_undelivered_records_are_logged_on_close(
         producer.close(0.1)
         producer.close(0.1)
 
-    reports = [
-        (r.getMessage(), vars(r)["count"])
-        for r in caplog.records
-        if r.name == "topics.clients.producer"
-    ]
+    name = "topics.clients.producer"
+    reports = [(r.getMessage(), vars(r)["count"]) for r in caplog.records if r.name == name]
     assert reports == ([("records were not delivered", count)] if count else [])
 
 

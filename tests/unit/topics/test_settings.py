@@ -13,6 +13,11 @@ from topics.settings import KafkaSettings
 LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "secret"}
 
 
+def settings_of(**given: str) -> KafkaSettings:
+    env = {"BOOTSTRAP_SERVERS": "one:1"} | given
+    return KafkaSettings.from_env({f"MILLRACE_KAFKA_{name}": env[name] for name in env})
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -29,21 +34,17 @@ LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "sec
     ],
 )
 def test_contradicting_settings_are_refused(given: dict[str, str], message: str) -> None:
-    env = {"BOOTSTRAP_SERVERS": "one:1"} | given
     with pytest.raises(SettingsError, match=message) as refusal:
-        KafkaSettings.from_env({f"MILLRACE_KAFKA_{name}": value for name, value in env.items()})
+        settings_of(**given)
     assert "secret" not in str(refusal.value)
 
 
-def test_sasl_settings_reach_the_client_options() -> None:
-    env = {"BOOTSTRAP_SERVERS": "one:1", "SECURITY_PROTOCOL": "SASL_SSL", **LOGIN}
-    settings = KafkaSettings.from_env({f"MILLRACE_KAFKA_{n}": value for n, value in env.items()})
+def test_settings_reach_the_client_options() -> None:
+    settings = settings_of(
+        BOOTSTRAP_SERVERS=" one:1, two:2 ,", SECURITY_PROTOCOL="SASL_SSL", **LOGIN
+    )
     assert settings.client_options()["sasl.password"] == "secret"
-
-
-def test_every_client_gets_the_list_of_servers_without_spaces() -> None:
-    settings = KafkaSettings(bootstrap_servers=" one:1, two:2 ,")
-    assert settings.bootstrap_servers == "one:1,two:2"
+    assert settings.bootstrap_servers == "one:1,two:2"  # without spaces
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, AdminClient])

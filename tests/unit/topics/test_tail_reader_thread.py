@@ -62,17 +62,10 @@ def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_reader_thread, "_RETRY_S", 0.001)
 
 
-def test_unreadable_records_are_skipped_and_tombstones_are_not() -> None:
-    records = [
-        record(b"junk"),
-        record(encode(CLOSED)),
-        record(None),
-        record(encode(CLOSED), [("kind", b"no such kind")]),
-    ]
+def test_unreadable_records_are_skipped_and_tombstones_and_newer_schemas_are_not() -> None:
+    no_kind = record(encode(CLOSED), [("kind", b"no such kind")])
+    records = [record(b"junk"), record(encode(CLOSED)), record(None), no_kind]
     assert [value for _, value in decode_records(JobControl, records)] == [CLOSED, None]
-
-
-def test_a_newer_schema_is_raised() -> None:
     with pytest.raises(SchemaTooNewError):
         list(decode_records(JobControl, [record(b"", [("kind", b"control"), ("schema", b"99")])]))
 
@@ -93,13 +86,15 @@ def test_the_first_failure_is_kept_and_reported(failure: Exception) -> None:
     assert reader.is_closed
 
 
-def test_a_stop_ends_the_thread_and_closes_the_reader() -> None:
-    reader = ScriptedReader()
+@pytest.mark.parametrize("at_end", [False, True], ids=["while polling", "while seeking"])
+def test_a_stop_ends_the_thread_and_closes_the_reader(at_end: bool) -> None:
+    reader = ScriptedReader(seek_failures=10**9)
     thread = thread_of(reader, [])
-    thread.start()
-    assert thread.is_caught_up
+    (thread.start_at_end if at_end else thread.start)()
+    assert thread.is_caught_up is not at_end
     thread.request_stop()
     thread.stop()
+    assert thread.is_caught_up is not at_end
     assert not thread._thread.is_alive()
     assert reader.is_closed
     thread.raise_failure()
@@ -114,15 +109,6 @@ def test_a_start_at_the_end_retries_the_seek_until_kafka_is_available() -> None:
     assert thread.is_caught_up
     assert reader.seek_count == 3
     thread.stop()
-
-
-def test_a_stop_ends_a_seek_that_never_succeeds() -> None:
-    thread = thread_of(ScriptedReader(seek_failures=10**9), [])
-    thread.start_at_end()
-    thread.stop()
-    assert not thread.is_caught_up
-    assert not thread._thread.is_alive()
-    thread.raise_failure()
 
 
 def test_polls_are_retried_while_kafka_is_unavailable_and_access_refusals_are_not() -> None:

@@ -48,9 +48,7 @@ def tail_of(monkeypatch: pytest.MonkeyPatch, *batch: Any) -> TopicTailReader:
     return TopicTailReader(KafkaSettings(bootstrap_servers="nobody:1"), CONTROL, client_id="test")
 
 
-def test_records_before_a_missing_topic_error_are_returned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_records_before_a_missing_topic_error_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = message(error=KafkaError.UNKNOWN_TOPIC_OR_PART)
     tail = tail_of(monkeypatch, message(7), lost, message(8))
 
