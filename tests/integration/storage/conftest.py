@@ -12,6 +12,7 @@ from pathlib import Path
 
 import boto3.session
 import pytest
+from pydantic import SecretStr
 
 from core.clock import SystemClock
 from storage.objects.local_object_store import LocalObjectStore
@@ -46,14 +47,12 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def s3_settings(s3_endpoint: str) -> S3Settings:
     """A bucket of this test alone; parts of 5 MiB, the protocol's least."""
-    settings = S3Settings.model_validate(
-        {
-            "bucket": f"test-{uuid.uuid4().hex}",
-            "endpoint_url": s3_endpoint,
-            "access_key": "test",
-            "secret_key": "test",
-            "part_bytes": 5 * 1024 * 1024,
-        }
+    settings = S3Settings(
+        bucket=f"test-{uuid.uuid4().hex}",
+        endpoint_url=s3_endpoint,
+        access_key=SecretStr("test"),
+        secret_key=SecretStr("test"),
+        part_bytes=5 * 1024 * 1024,
     )
     client = boto3.session.Session().client(
         "s3",

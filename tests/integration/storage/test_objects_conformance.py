@@ -48,14 +48,18 @@ def test_an_object_is_read_as_written(store: ObjectStore, size: int) -> None:
     assert read_object(store, "jobs/a/input.jsonl") == data
 
 
-def test_writes_of_any_size_add_up(store: ObjectStore) -> None:
+def test_writes_and_reads_cross_parts_and_blocks(store: ObjectStore) -> None:
     pieces = [b"", b"a", PATTERN * 6, b"b" * 17, b"", PATTERN * 5, b"c"]
+    data = b"".join(pieces)
     with store.begin_upload("pieces") as upload:
         for piece in pieces:
             upload.write(piece)
         stored = upload.complete()
-    assert stored.sha256_hex == hashlib.sha256(b"".join(pieces)).hexdigest()
-    assert read_object(store, "pieces") == b"".join(pieces)
+    assert stored.sha256_hex == hashlib.sha256(data).hexdigest()
+    assert read_object(store, "pieces") == data
+    blocks = list(store.read("pieces", offset=4 * MIB + 7, length=3 * MIB))
+    assert b"".join(blocks) == data[4 * MIB + 7 : 7 * MIB + 7]
+    assert all(0 < len(block) <= BLOCK_BYTES for block in blocks)
 
 
 @pytest.mark.parametrize(
@@ -78,13 +82,6 @@ def test_a_range_returns_its_bytes(
 ) -> None:
     put(store, "digits", b"0123456789")
     assert read_object(store, "digits", offset=offset, length=length) == expected
-
-
-def test_a_range_crosses_parts_and_blocks(store: ObjectStore) -> None:
-    put(store, "large", PATTERN * 12)
-    blocks = list(store.read("large", offset=4 * MIB + 7, length=3 * MIB))
-    assert b"".join(blocks) == (PATTERN * 12)[4 * MIB + 7 : 7 * MIB + 7]
-    assert all(0 < len(block) <= BLOCK_BYTES for block in blocks)
 
 
 @pytest.mark.parametrize("key", ["nothing", "no/such/folder", "folder"])
@@ -217,14 +214,11 @@ BAD_KEYS = (
 )
 
 
-def test_a_bad_key_is_refused_everywhere(store: ObjectStore) -> None:
+def test_a_bad_key_or_prefix_is_refused_everywhere(store: ObjectStore) -> None:
     for key in BAD_KEYS:
         for action in (store.begin_upload, store.read, store.size, store.delete):
             with pytest.raises(ObjectKeyError):
                 action(key)
-
-
-def test_a_bad_prefix_is_refused(store: ObjectStore) -> None:
     for prefix in ("/", "../", "a/..", ".temporary", "A", "a*"):
         with pytest.raises(ObjectKeyError):
             list(store.list(prefix))
