@@ -15,20 +15,22 @@ from jobs.tables.retries import dead_items, item_copies
 from results.writer.copied_results import CopySlice, CopyWriter, DueCopies, copy_slices
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import UNSTORABLE_CODE, ItemWriter
-from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_totals_agree,
+    close,
     counters,
+    execute,
     failed,
     item_table,
     job,
     ledger,
     outcome,
+    scalars,
 )
-from topics.records.records import CopiesDue, ItemOutcome, JobClose
+from topics.records.records import CopiesDue, ItemOutcome
 
 NEVER = threading.Event()
 
@@ -37,14 +39,16 @@ class Writer:
     """Routes groups like the role, with copies in slices of three."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        partitions = DayPartitions(engine)
-        self.items = ItemWriter(engine, partitions)
+        self.items = ItemWriter(engine, DayPartitions(engine))
         self.copies = CopyWriter(engine, slice_items=3)
-        self.closer = JobCloser(engine, partitions, slice_items=10)
 
     def write(self, job_id: UUID, *outcomes: ItemOutcome) -> None:
         group = {job_id: list(outcomes)}
         assert run_all(self.copies.copy_steps(group, self.items.write(group)), NEVER)
+
+    def write_due(self, job_id: UUID, first: int, end: int) -> None:
+        """Write the copies among a range of items."""
+        assert run_all(self.copies.due_copy_steps(CopiesDue(job_id, first, end)), NEVER)
 
 
 @pytest.fixture
@@ -57,8 +61,7 @@ def add_copies(engine: sa.Engine, job_id: UUID, copies: dict[int, int]) -> None:
         {"job_id": job_id, "item_index": i, "original_index": o, "custom_id": f"request-{i}"}
         for i, o in copies.items()
     ]
-    with engine.begin() as connection:
-        connection.execute(item_copies.insert(), rows)
+    execute(engine, item_copies.insert().values(rows))
 
 
 def deduplicating(engine: sa.Engine, total: int, copies: dict[int, int], **columns: Any) -> UUID:
@@ -69,8 +72,7 @@ def deduplicating(engine: sa.Engine, total: int, copies: dict[int, int], **colum
 
 def copied_on_the_bill(engine: sa.Engine, job_id: UUID) -> int:
     query = sa.select(sa.func.sum(usage_ledger.c.copied_count))
-    with engine.connect() as connection:
-        return int(connection.scalar(query.where(usage_ledger.c.job_id == job_id)) or 0)
+    return int(scalars(engine, query.where(usage_ledger.c.job_id == job_id))[0] or 0)
 
 
 def assert_complete(engine: sa.Engine, job_id: UUID, copied: int) -> None:
@@ -115,9 +117,7 @@ def test_copies_continue_after_a_crash(engine: sa.Engine, writer: Writer) -> Non
 
     stop = threading.Event()
     stop.set()
-    assert not run_all(
-        writer.copies.copy_steps({job_id: [outcome(0)]}, [job_id]), stop
-    )  # with `stop` set
+    assert not run_all(writer.copies.copy_steps({job_id: [outcome(0)]}, [job_id]), stop)
     assert job(engine, job_id)["settled_at"] is None
     Writer(engine).write(job_id, outcome(0))
 
@@ -133,11 +133,10 @@ def test_copy_registered_after_its_original_gets_its_result(
     add_copies(engine, job_id, {4: 0, 5: 0, 6: 2})
     writer.write(job_id, outcome(0))
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 1]  # not accepted yet
-    with engine.begin() as connection:
-        connection.execute(sa.update(jobs).values(total_count=7))
+    execute(engine, sa.update(jobs).values(total_count=7))
 
-    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 4, 7)), NEVER)
-    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 4, 7)), NEVER)
+    writer.write_due(job_id, 4, 7)
+    writer.write_due(job_id, 4, 7)
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 1, 4, 5]
     writer.write(job_id, outcome(2))
 
@@ -167,7 +166,7 @@ def test_many_copies_are_searched_in_ranges(
     group = {job_id: [outcome(0), outcome(1)]}
     writer.items.write(group)
     if by_record:
-        assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 0, 43)), NEVER)
+        writer.write_due(job_id, 0, 43)
     else:
         assert run_all(writer.copies.copy_steps(group, [job_id]), NEVER)
 
@@ -195,14 +194,14 @@ def test_stop_between_two_searches_leaves_copies_to_the_next_owner(
     stop.set()
     copies = CopyWriter(engine, search_items_max=8)
     assert not run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), stop)
-    assert run_all(copies.due_copy_steps(CopiesDue(job_id, 0, 20)), NEVER)
+    writer.write_due(job_id, 0, 20)
     assert_complete(engine, job_id, copied=19)
 
 
 def test_copies_due_record_concerns_its_own_items(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 10, {1: 0, 2: 0, 7: 0})
     writer.items.write({job_id: [outcome(0)]})
-    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 5, 10)), NEVER)
+    writer.write_due(job_id, 5, 10)
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 7]
 
 
@@ -211,7 +210,7 @@ def test_search_for_copies_waits_for_no_lock(engine: sa.Engine, writer: Writer) 
     with engine.begin() as rival:
         rival.execute(sa.select(job_counters.c.job_id).with_for_update())
         assert run_all(writer.copies.copy_steps({job_id: [outcome(1)]}, [job_id]), NEVER)
-        assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 0, 6)), NEVER)
+        writer.write_due(job_id, 0, 6)
 
 
 def test_copies_of_a_failure_get_its_code_and_a_dead_letter_each(
@@ -227,9 +226,7 @@ def test_copies_of_a_failure_get_its_code_and_a_dead_letter_each(
     assert rows[3].status_code == rows[0].status_code
     assert rows[3].body == rows[0].body
     assert (rows[5].error_code, rows[5].custom_id) == (UNSTORABLE_CODE, "request-5")
-    with engine.connect() as connection:
-        letters = connection.scalars(sa.select(dead_items.c.item_index)).all()
-    assert sorted(letters) == [0, 1, 3, 4, 5]
+    assert sorted(scalars(engine, sa.select(dead_items.c.item_index))) == [0, 1, 3, 4, 5]
     assert ledger(engine, job_id)["item_count"] == 2  # the failure was answered
     assert_complete(engine, job_id, copied=3)
 
@@ -247,9 +244,9 @@ def test_copies_wait_while_their_original_is_retried(engine: sa.Engine, writer: 
 def test_close_ends_copies_of_open_originals(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 8, {3: 0, 4: 0, 5: 1, 6: 1})
     writer.write(job_id, outcome(0))
-    assert run_all(writer.closer.close_steps(JobClose(job_id, 0, CloseReason.EXPIRED)), NEVER)
+    assert close(engine, job_id, CloseReason.EXPIRED, slice_items=10)
     writer.write(job_id, outcome(1))
-    assert run_all(writer.copies.due_copy_steps(CopiesDue(job_id, 0, 8)), NEVER)
+    writer.write_due(job_id, 0, 8)
 
     outcomes = [Outcome(row.outcome) for row in item_table(engine, job_id)]
     assert [n for n, kind in enumerate(outcomes) if kind is Outcome.SUCCEEDED] == [0, 3, 4]
@@ -280,16 +277,12 @@ def test_executed_copy_keeps_its_own_result(engine: sa.Engine, writer: Writer) -
     assert_complete(engine, job_id, copied=1)
 
 
-def test_bodies_bound_a_transaction_of_copies(engine: sa.Engine) -> None:
+def test_bodies_bound_a_transaction_of_copies(engine: sa.Engine, writer: Writer) -> None:
     job_id = deduplicating(engine, 12, dict.fromkeys(range(1, 12), 0))
-    writer = Writer(engine)
     writer.copies = CopyWriter(engine, slice_bytes=1000)
     writer.write(job_id, outcome(0, body=b'"' + b"x" * 400 + b'"'))
 
-    with engine.connect() as connection:
-        parts = connection.scalars(
-            sa.select(usage_ledger.c.copied_count).where(usage_ledger.c.copied_count > 0)
-        ).all()
-        row = connection.execute(sa.select(job_counters)).one()
+    parts = scalars(engine, sa.select(usage_ledger.c.copied_count))
     assert (max(parts), sum(parts)) == (2, 11)
-    assert (row.succeeded, row.copied) == (12, 11)
+    counted = counters(engine, job_id)
+    assert (counted["succeeded"], counted["copied"]) == (12, 11)

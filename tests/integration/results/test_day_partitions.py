@@ -7,20 +7,14 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from results.writer.day_partitions import DayPartitions, partition_name
-from results.writer.item_writer import ItemWriter
-from tests.integration.results.outcomes import add_running_job, new_engine, outcome
+from tests.integration.results.outcomes import execute, new_engine, outcome, scalars, settle
 
 DAY = 20_000  # 2024-10-04
 
 
 def attached(engine: sa.Engine) -> list[str]:
     query = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'items'::regclass"
-    with engine.connect() as connection:
-        return sorted(connection.scalars(sa.text(query)))
-
-
-def test_partition_is_named_by_its_day() -> None:
-    assert partition_name(DAY) == "items_20241004"
+    return sorted(scalars(engine, sa.text(query)))
 
 
 def test_each_day_gets_a_partition_with_key_and_constraint(engine: sa.Engine) -> None:
@@ -30,6 +24,7 @@ def test_each_day_gets_a_partition_with_key_and_constraint(engine: sa.Engine) ->
     partitions.ensure([DAY])
 
     assert attached(engine) == ["items_20241004", "items_20241005"]
+    assert partition_name(DAY) == "items_20241004"
     inspector = sa.inspect(engine)
     key = inspector.get_pk_constraint("items_20241004")["constrained_columns"]
     assert key == ["job_day", "job_id", "item_index"]
@@ -57,19 +52,13 @@ def test_concurrent_writers_create_one_partition(database_url: str) -> None:
 
 def test_partition_is_the_utc_day_of_creation(engine: sa.Engine) -> None:
     late = datetime(2024, 10, 4, 23, 59, tzinfo=UTC)
-    job_id = add_running_job(engine, 1, created_at=late)
-
-    with engine.connect() as connection:
-        connection.execute(sa.text("SET timezone = 'Asia/Tokyo'"))
-        connection.commit()
-    ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)]})
+    execute(engine, sa.text("SET timezone = 'Asia/Tokyo'"))
+    settle(engine, outcome(0), created_at=late)
 
     assert attached(engine) == ["items_20241004"]
 
 
-def test_open_read_transaction_does_not_block_a_writer(
-    engine: sa.Engine,
-) -> None:
+def test_open_read_transaction_does_not_block_a_writer(engine: sa.Engine) -> None:
     with engine.begin() as reader:
         reader.execute(sa.text("SELECT count(*) FROM items"))
 

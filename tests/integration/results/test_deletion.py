@@ -2,20 +2,18 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from functools import partial
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.errors import JobNotEndedError, JobNotFoundError
 from jobs.leasing.leases import claim
 from jobs.store.batches import cancel_job, find_job, list_jobs
-from jobs.store.files import NewFile, insert_file
+from jobs.store.days import job_day
 from jobs.store.keyset_pages import PageCursor
 from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
@@ -30,128 +28,98 @@ from results.views.dead_letter_queries import (
     list_dead_letters,
 )
 from results.writer.day_partitions import DayPartitions
-from results.writer.item_writer import ItemWriter
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.local_object_store import LocalObjectStore
-from storage.objects.object_store import ObjectInfo
+from storage.objects.object_store import ObjectInfo, write_object
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
 from tenancy.deletions import deletions
 from tenancy.tables import usage_ledger
-from tests.integration.results.outcomes import add_running_job, failed, ledger, outcome
-from topics.records.records import ItemOutcome
+from tests.integration.jobs.rows import add_file
+from tests.integration.results.outcomes import (
+    add_running_job,
+    count,
+    execute,
+    failed,
+    fetch,
+    job,
+    ledger,
+    outcome,
+    scalars,
+    write,
+)
 
 OF_A_JOB = (
     items, job_slices, item_copies, item_attempts, item_retries, dead_items, job_counters,
     job_cursors, job_leases, job_inputs,
 )  # fmt: skip
 ROWS_MAX = 100_000
+KEY_ID = new_uuid()
+OUTCOMES = [outcome(0), failed(1), outcome(2), outcome(3)]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalObjectStore:
-    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
-
-
-@pytest.fixture
-def key_id() -> UUID:
-    return new_uuid()
-
-
-def put(store: LocalObjectStore, key: str) -> str:
-    with store.begin_upload(key) as upload:
-        upload.write(b'{"custom_id":"a"}\n')
-        upload.complete()
-    return key
-
-
-def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
-    file = NewFile(
-        file_id=new_uuid(), tenant_id=tenant_id, purpose="batch", filename="in.jsonl",
-        object_key=key, size_bytes=1, sha256="", expires_after_s=3600,
-    )  # fmt: skip
-    with engine.begin() as connection:
-        insert_file(connection, file)
-    return file.file_id
-
-
-def outcomes() -> list[ItemOutcome]:
-    return [outcome(0), failed(1), outcome(2), outcome(3)]
-
-
-def ended(engine: sa.Engine, store: LocalObjectStore, **columns: Any) -> tuple[UUID, UUID]:
-    """A terminal batch with rows in every table; its id and its tenant's."""
-    job_id = add_running_job(engine, 4, **columns)
-    with engine.begin() as connection:
-        tenant_id: UUID = connection.scalar(sa.select(jobs.c.tenant_id).where(jobs.c.id == job_id))  # type: ignore[assignment]
-    put(store, f"files/{job_id.hex}")
-    with engine.begin() as connection:
-        of_job = sa.update(jobs).where(jobs.c.id == job_id)
-        connection.execute(of_job.values(metadata={"who": "me"}))
-    retried = failed(2, status_code=500, retryable=True)
-    writer = ItemWriter(engine, DayPartitions(engine))
-    writer.write({job_id: [retried]})
-    writer.write({job_id: outcomes()})
+def ended(engine: sa.Engine, store: LocalObjectStore) -> UUID:
+    """A terminal batch with rows in every table."""
+    job_id = add_running_job(engine, 4, metadata={"who": "me"})
+    write(engine, job_id, failed(2, status_code=500, retryable=True))
+    write(engine, job_id, *OUTCOMES)
     with engine.begin() as connection:
         (lease,) = claim(connection, role="finaliser", holder="one", ttl_s=60, limit=1, where=READY)
     finalise(engine, store, lease, check=lambda: None)
-    put(store, f"{answer_prefix(job_id)}late")
+    appended = f"files/more-{job_id.hex}"
+    for key in (f"files/{job_id.hex}", f"{answer_prefix(job_id)}late", appended):
+        write_object(store, key, b'{"custom_id":"a"}\n')
     with engine.begin() as connection:
-        connection.execute(
-            item_copies.insert().values(
-                job_id=job_id, item_index=3, original_index=0, custom_id="mine"
-            )
-        )
-    with engine.begin() as connection:
-        appended = add_file(engine, tenant_id, put(store, f"files/more-{job_id.hex}"))
-        connection.execute(
-            job_inputs.insert().values(
-                job_id=job_id,
-                number=1,
-                file_id=appended,
-                object_key="k",
-                size_bytes=1,
-                state="accepted",
-                first_index=4,
-                item_count=1,
-            )
-        )
-    return job_id, tenant_id
+        file = add_file(connection, job(engine, job_id)["tenant_id"], object_key=appended)
+        copied = {"item_index": 3, "original_index": 0, "custom_id": "mine"}
+        connection.execute(item_copies.insert().values(job_id=job_id, **copied))
+        given = {"number": 1, "file_id": file.id, "object_key": "k", "size_bytes": 1}
+        given |= {"state": "accepted", "first_index": 4, "item_count": 1}
+        connection.execute(job_inputs.insert().values(job_id=job_id, **given))
+    return job_id
 
 
-def delete(engine: sa.Engine, tenant_id: UUID, job_id: UUID, key_id: UUID) -> None:
-    with engine.begin() as connection:
-        delete_batch(connection, tenant_id, job_id, key_id=key_id)
+def delete(engine: sa.Engine, *job_ids: UUID) -> None:
+    for job_id in job_ids:
+        tenant_id = job(engine, job_id)["tenant_id"]
+        with engine.begin() as connection:
+            delete_batch(connection, tenant_id, job_id, key_id=KEY_ID)
 
 
-def count(engine: sa.Engine, table: sa.Table, job_id: UUID) -> int:
-    with engine.connect() as connection:
-        query = sa.select(sa.func.count()).select_from(table).where(table.c.job_id == job_id)
-        return connection.scalar(query) or 0
+def remove(engine: sa.Engine, store: LocalObjectStore) -> None:
+    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
+
+
+def item_count(engine: sa.Engine, job_id: UUID) -> int:
+    return count(engine, items, items.c.job_id == job_id)
 
 
 def stored(store: LocalObjectStore) -> set[str]:
     return {found.key for found in store.list("")}
 
 
-def test_deleted_batch_is_hidden_at_once(
-    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
-) -> None:
-    job_id, tenant_id = ended(engine, store)
-    delete(engine, tenant_id, job_id, key_id)
+def assert_put_off(engine: sa.Engine, job_id: UUID) -> None:
+    """The removal of a job is due later; make it due again."""
+    put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == job_id)
+    assert scalars(engine, put_off) == [True]
+    execute(engine, sa.update(jobs).values(removal_due_at=sa.func.now()))
+
+
+def test_deleted_batch_is_hidden_at_once(engine: sa.Engine, store: LocalObjectStore) -> None:
+    job_id = ended(engine, store)
+    tenant_id = job(engine, job_id)["tenant_id"]
+    delete(engine, job_id)
 
     with engine.begin() as connection:
         assert list_jobs(connection, tenant_id, PageCursor(limit=10)).rows == []
         nothing = list_dead_letters(connection, tenant_id, job_id=None, after=None, limit=10)
         assert nothing.rows == []
-        for ask in (find_job, cancel_job):
+        for ask in (find_job, cancel_job, partial(delete_batch, key_id=KEY_ID)):
             with pytest.raises(JobNotFoundError):
                 ask(connection, tenant_id, job_id)
         with pytest.raises(Exception, match="No such dead letter"):
             find_dead_letter(connection, tenant_id, DeadLetterPosition(job_id, 1))
-        with pytest.raises(JobNotFoundError):
-            delete_batch(connection, tenant_id, job_id, key_id=key_id)
         row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
         assert (row.metadata, row.errors, row.state) == (None, None, "completed")
         its = files.c.object_key.contains(job_id.hex)
@@ -160,85 +128,68 @@ def test_deleted_batch_is_hidden_at_once(
         assert None not in ends
 
 
-def test_removal_keeps_the_ledger(engine: sa.Engine, store: LocalObjectStore, key_id: UUID) -> None:
-    job_id, tenant_id = ended(engine, store)
-    kept, _ = ended(engine, store)
+def test_removal_keeps_the_ledger_and_survives_redelivery(
+    engine: sa.Engine, store: LocalObjectStore
+) -> None:
+    job_id, kept = ended(engine, store), ended(engine, store)
     before = stored(store)
     bill = ledger(engine, job_id)
     assert bill["item_count"] == 4
-    delete(engine, tenant_id, job_id, key_id)
+    delete(engine, job_id)
+    write(engine, job_id, *OUTCOMES)
 
-    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
+    remove(engine, store)
+    write(engine, job_id, *OUTCOMES)
 
-    assert {table.name: count(engine, table, job_id) for table in OF_A_JOB} == {
-        table.name: 0 for table in OF_A_JOB
-    }
+    rows = {table.name: count(engine, table, table.c.job_id == job_id) for table in OF_A_JOB}
+    assert rows == {table.name: 0 for table in OF_A_JOB}
     assert stored(store) == {key for key in before if kept.hex in key}
-    assert count(engine, items, kept) == 4
+    assert item_count(engine, kept) == 4
     assert ledger(engine, job_id) == bill
-    with engine.connect() as connection:
-        assert connection.execute(due_query(1)).one_or_none() is None
-        told = connection.execute(sa.select(deletions).order_by(deletions.c.id)).all()
+    assert fetch(engine, due_query(1)) == []
+    told = fetch(engine, sa.select(deletions).order_by(deletions.c.id))
     assert [(row.what, row.subject_id, row.key_id) for row in told] == [
-        ("batch", job_id, key_id),
+        ("batch", job_id, KEY_ID),
         ("batch_bodies", job_id, None),
     ]
     assert told[0].counts == {"items": 4, "files": 4}
     assert told[1].counts["objects"] == 5
 
 
-def test_redelivered_record_restores_nothing_of_a_deleted_batch(
-    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
-) -> None:
-    job_id, tenant_id = ended(engine, store)
-    bill = ledger(engine, job_id)
-    delete(engine, tenant_id, job_id, key_id)
-    writer = ItemWriter(engine, DayPartitions(engine))
-    writer.write({job_id: outcomes()})
-    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
-    writer.write({job_id: outcomes()})
-    assert count(engine, items, job_id) == 0
-    assert ledger(engine, job_id) == bill
-
-
-def test_running_batch_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
+def test_running_batch_is_not_deleted(engine: sa.Engine) -> None:
     job_id = add_running_job(engine, 4)
     with engine.connect() as connection:
         tenant_id = connection.execute(sa.select(jobs.c.tenant_id)).scalar_one()
         with pytest.raises(JobNotEndedError, match="in_progress"):
-            delete_batch(connection, tenant_id, job_id, key_id=key_id)
+            delete_batch(connection, tenant_id, job_id, key_id=KEY_ID)
         with pytest.raises(JobNotFoundError):
-            delete_batch(connection, new_uuid(), job_id, key_id=key_id)
+            delete_batch(connection, new_uuid(), job_id, key_id=KEY_ID)
 
 
 def test_file_is_deleted_with_the_last_batch_that_names_it(
-    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
-    job_id, tenant_id = ended(engine, store)
-    other, its_tenant = ended(engine, store)
-    with engine.begin() as connection:
-        shared = sa.select(jobs.c.input_file_id).where(jobs.c.id == job_id).scalar_subquery()
-        key = sa.select(jobs.c.input_key).where(jobs.c.id == job_id).scalar_subquery()
-        connection.execute(
-            sa.update(jobs).where(jobs.c.id == other).values(input_file_id=shared, input_key=key)
-        )
-    delete(engine, tenant_id, job_id, key_id)
-    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
+    job_id, other = ended(engine, store), ended(engine, store)
+    row = job(engine, job_id)
+    named = {name: row[name] for name in ("input_file_id", "input_key")}
+    execute(engine, sa.update(jobs).where(jobs.c.id == other).values(named))
+    delete(engine, job_id)
+    remove(engine, store)
     assert f"files/{job_id.hex}" in stored(store)
-    delete(engine, its_tenant, other, key_id)
-    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
+    delete(engine, other)
+    remove(engine, store)
     assert f"files/{job_id.hex}" not in stored(store)
 
 
 def test_interrupted_removal_continues(
-    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 1)
-    job_id, tenant_id = ended(engine, store)
-    delete(engine, tenant_id, job_id, key_id)
+    job_id = ended(engine, store)
+    delete(engine, job_id)
     removal = BatchDataRemoval(engine, store)
     assert removal.run_once(2) == 2
-    assert count(engine, items, job_id) == 2
+    assert item_count(engine, job_id) == 2
     with monkeypatch.context() as broken:
 
         def unavailable(_: str) -> None:
@@ -246,20 +197,16 @@ def test_interrupted_removal_continues(
 
         broken.setattr(store, "delete", unavailable)
         removal.run_once(ROWS_MAX)
-    assert count(engine, items, job_id) == 0
-    with engine.begin() as connection:
-        put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == job_id)
-        assert connection.scalar(put_off)
-        connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
+    assert item_count(engine, job_id) == 0
+    assert_put_off(engine, job_id)
     removal.run_once(ROWS_MAX)
     assert stored(store) == set()
 
 
 def test_stop_between_objects_records_no_removal(
-    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id, tenant_id = ended(engine, store)
-    delete(engine, tenant_id, job_id, key_id)
+    delete(engine, ended(engine, store))
     stop = threading.Event()
     real_list = store.list
 
@@ -272,93 +219,76 @@ def test_stop_between_objects_records_no_removal(
         BatchDataRemoval(engine, store, stop.is_set).run_once(ROWS_MAX)
 
     assert [key for key in stored(store) if key.startswith("results/")]
-    with engine.connect() as connection:
-        named = sa.select(files.c.removed_at).where(files.c.object_key.startswith("results/"))
-        assert set(connection.scalars(named)) == {None}
-        assert connection.scalars(sa.select(deletions.c.what)).all() == ["batch"]
+    named = sa.select(files.c.removed_at).where(files.c.object_key.startswith("results/"))
+    assert set(scalars(engine, named)) == {None}
+    assert scalars(engine, sa.select(deletions.c.what)) == ["batch"]
 
-    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
+    remove(engine, store)
     assert stored(store) == set()
-    with engine.connect() as connection:
-        assert connection.execute(due_query(1)).one_or_none() is None
+    assert fetch(engine, due_query(1)) == []
 
 
 def test_failed_removal_blocks_no_other(
-    engine: sa.Engine, database: DatabaseSettings, store: LocalObjectStore, key_id: UUID
+    engine: sa.Engine, database: DatabaseSettings, store: LocalObjectStore
 ) -> None:
-    jobs_of = [ended(engine, store) for _ in range(2)]
-    for job_id, tenant_id in jobs_of:
-        delete(engine, tenant_id, job_id, key_id)
-    (held, _), (other, _) = jobs_of
+    held, other = ended(engine, store), ended(engine, store)
+    delete(engine, held, other)
     impatient = create_engine(
         database.model_copy(update={"lock_timeout_s": 0.2}), application_name="test"
     )
     with engine.connect() as holder:
         holder.execute(sa.select(items).where(items.c.job_id == held).with_for_update())
-        BatchDataRemoval(impatient, store).run_once(ROWS_MAX)
+        remove(impatient, store)
     impatient.dispose()
-    assert (count(engine, items, held), count(engine, items, other)) == (4, 0)
-    with engine.begin() as connection:
-        put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == held)
-        assert connection.scalar(put_off)
-        connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
-    BatchDataRemoval(engine, store).run_once(ROWS_MAX)
-    assert count(engine, items, held) == 0
+    assert (item_count(engine, held), item_count(engine, other)) == (4, 0)
+    assert_put_off(engine, held)
+    remove(engine, store)
+    assert item_count(engine, held) == 0
 
 
 def test_removal_serves_batches_round_robin(
-    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 20)
     large, small = ended(engine, store), ended(engine, store)
-    fill(engine, large[0], range(4, 400))
-    for job_id, tenant_id in (large, small):
-        delete(engine, tenant_id, job_id, key_id)
+    fill(engine, large, range(4, 400))
+    delete(engine, large, small)
     removal = BatchDataRemoval(engine, store)
 
     assert removal.run_once(100) >= 100
 
-    assert count(engine, items, large[0]) > 200
-    assert [key for key in stored(store) if small[0].hex in key] == []
-    with engine.connect() as connection:
-        assert connection.execute(due_query(2)).one().id == large[0]
+    assert item_count(engine, large) > 200
+    assert [key for key in stored(store) if small.hex in key] == []
+    assert [row.id for row in fetch(engine, due_query(2))] == [large]
     removal.run_once(ROWS_MAX)
-    assert count(engine, items, large[0]) == 0
+    assert item_count(engine, large) == 0
 
 
 def fill(engine: sa.Engine, job_id: UUID, indexes: range) -> int:
     """Add rows of succeeded items; return the day of the job."""
-    with engine.begin() as connection:
-        day: int = connection.scalar(sa.text("SELECT now()::date - DATE '1970-01-01'")) or 0
+    day = job_day(job(engine, job_id)["created_at"])
     DayPartitions(engine).ensure([day])
-    with engine.begin() as connection:
-        connection.execute(
-            sa.text(
-                "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt,"
-                " input_tokens, output_tokens, cached_tokens, reasoning_tokens)"
-                " SELECT :job, :day, :first + n, 1, 200, 1, 0, 0, 0, 0"
-                " FROM generate_series(0, cast(:count AS int) - 1) n"
-            ).bindparams(sa.bindparam("job", type_=sa.Uuid)),
-            {"job": job_id, "day": day, "first": indexes[0], "count": len(indexes)},
-        )
+    statement = sa.text(
+        "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt,"
+        " input_tokens, output_tokens, cached_tokens, reasoning_tokens)"
+        " SELECT :job, :day, :first + n, 1, 200, 1, 0, 0, 0, 0"
+        " FROM generate_series(0, cast(:count AS int) - 1) n"
+    ).bindparams(job=job_id, day=day, first=indexes[0], count=len(indexes))
+    execute(engine, statement)
     return day
 
 
 def test_slice_reads_only_the_rows_it_removes(engine: sa.Engine) -> None:
     job_id = add_running_job(engine, 20_000)
     day = fill(engine, job_id, range(20_000))
+    execute(engine, sa.text("ANALYZE items"))
     with engine.begin() as connection:
-        connection.execute(sa.text("ANALYZE items"))
-        text = str(
-            slice_query(items, job_id, day).compile(
-                connection, compile_kwargs={"literal_binds": True}
-            )
-        )
+        query = slice_query(items, job_id, day)
+        text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {text}".replace("%", "%%")
         plan = str(connection.exec_driver_sql(explain).scalar_one())
-        assert "Seq Scan" not in plan
-        left = connection.scalar(sa.select(sa.func.count()).select_from(items))
-    assert left == 20_000 - batch_removal.SLICE_ROWS
+    assert "Seq Scan" not in plan
+    assert count(engine, items) == 20_000 - batch_removal.SLICE_ROWS
 
 
 @pytest.mark.parametrize("table", [usage_ledger, deletions])

@@ -1,7 +1,6 @@
 """Goal: a redelivered failure schedules one retry; the last failure makes a dead letter."""
 
 import itertools
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,25 +12,27 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.recovery.retry_policy import RetryRules
-from jobs.tables.outbox import outbox
+from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import FailureHandler
 from results.writer.item_writer import ItemWriter
-from results.writer.job_closer import JobCloser
-from results.writer.open_work import run_all
+from tests.integration.jobs.rows import outbox_records
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_totals_agree,
+    close,
     counters,
+    days_ago,
+    execute,
     failed,
+    fetch,
     item_table,
     job,
     outcome,
 )
 from topics.records.catalogue import DEAD_LETTERS
-from topics.records.codec import decode_value
-from topics.records.records import DeadItems, ItemOutcome, JobClose
+from topics.records.records import DeadItems, ItemOutcome
 
 RULES = RetryRules(attempts_max=3, backoff_s=100, backoff_s_max=150)
 BROKEN = b'{"error":{"message":"no","type":"server_error","param":null,"code":"broken"}}'
@@ -47,42 +48,37 @@ def broken(index: int, attempt: int, **fields: Any) -> ItemOutcome:
     return failed(index, **(given | {"retryable": True, "attempt": attempt} | fields))
 
 
+def recorded(engine: sa.Engine, job_id: UUID, table: sa.Table, *columns: str) -> list[Any]:
+    """Columns of the rows of a job, in the order of item and attempt."""
+    query = sa.select(*[table.c[name] for name in columns]).where(table.c.job_id == job_id)
+    order = (table.c.item_index, table.c.attempt)
+    return [tuple(row) for row in fetch(engine, query.order_by(*order))]
+
+
 def attempts(engine: sa.Engine, job_id: UUID) -> list[tuple[int, int, int, str]]:
-    columns = (item_attempts.c.item_index, item_attempts.c.attempt)
-    query = (
-        sa.select(*columns, item_attempts.c.status_code, item_attempts.c.code)
-        .where(item_attempts.c.job_id == job_id)
-        .order_by(*columns)
-    )
-    with engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(query)]
+    names = ("item_index", "attempt", "status_code", "code")
+    return recorded(engine, job_id, item_attempts, *names)
 
 
-def retries(engine: sa.Engine, job_id: UUID) -> list[tuple[int, int, int | None, float]]:
-    """Index, attempt, offset and wait in seconds of scheduled retries."""
+def retries(engine: sa.Engine, job_id: UUID) -> list[tuple[int, int]]:
+    """Index and attempt of scheduled retries."""
+    return recorded(engine, job_id, item_retries, "item_index", "attempt")
+
+
+def waits_s(engine: sa.Engine, job_id: UUID) -> list[float]:
+    """How long each scheduled retry still waits."""
     wait_s = sa.extract("epoch", item_retries.c.due_at - sa.func.now())
-    query = (
-        sa.select(
-            item_retries.c.item_index, item_retries.c.attempt, item_retries.c.line_offset, wait_s
-        )
-        .where(item_retries.c.job_id == job_id)
-        .order_by(item_retries.c.item_index, item_retries.c.attempt)
-    )
-    with engine.connect() as connection:
-        return [(i, a, o, float(s)) for i, a, o, s in connection.execute(query)]
+    query = sa.select(wait_s).where(item_retries.c.job_id == job_id)
+    return [float(row[0]) for row in fetch(engine, query.order_by(item_retries.c.attempt))]
 
 
 def dead(engine: sa.Engine, job_id: UUID) -> list[tuple[int, int, int | None]]:
-    columns = (dead_items.c.item_index, dead_items.c.attempt, dead_items.c.line_offset)
-    query = sa.select(*columns).where(dead_items.c.job_id == job_id).order_by(columns[0])
-    with engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(query)]
+    return recorded(engine, job_id, dead_items, "item_index", "attempt", "line_offset")
 
 
 def letters(engine: sa.Engine) -> list[DeadItems]:
-    query = sa.select(outbox.c.value).where(outbox.c.topic == DEAD_LETTERS.name)
     with engine.connect() as connection:
-        return [decode_value(DeadItems, v) for v in connection.scalars(query.order_by(outbox.c.id))]
+        return outbox_records(connection, DEAD_LETTERS, DeadItems)
 
 
 def test_item_that_succeeds_after_two_failures_has_one_row(
@@ -91,12 +87,12 @@ def test_item_that_succeeds_after_two_failures_has_one_row(
     job_id = add_running_job(engine, 2)
 
     writer.write({job_id: [outcome(0), broken(1, 1)]})
-    ((index, attempt, offset, wait_s),) = retries(engine, job_id)
-    assert (index, attempt, offset) == (1, 2, 10)
-    assert 48 < wait_s <= 50
+    offsets = recorded(engine, job_id, item_retries, "item_index", "attempt", "line_offset")
+    assert offsets == [(1, 2, 10)]
+    assert 48 < waits_s(engine, job_id)[0] <= 50
     writer.write({job_id: [broken(1, 2, status_code=408, body=b"", error_code="slow")]})
-    assert [r[:2] for r in retries(engine, job_id)] == [(1, 2), (1, 3)]
-    assert 73 < retries(engine, job_id)[1][3] <= 75
+    assert retries(engine, job_id) == [(1, 2), (1, 3)]
+    assert 73 < waits_s(engine, job_id)[1] <= 75
     assert counters(engine, job_id)["failed"] == 0
     assert job(engine, job_id)["settled_at"] is None
     writer.write({job_id: [outcome(1, attempt=3)]})
@@ -153,14 +149,12 @@ def test_groups_without_failures_skip_the_failure_handler(
 def test_redelivered_failure_changes_nothing(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id = add_running_job(engine, 2)
     writer.write({job_id: [broken(0, 1), broken(0, 1)]})
-    once = retries(engine, job_id)
-    assert len(once) == 1
+    assert retries(engine, job_id) == [(0, 2)]
 
     writer.write({job_id: [broken(0, 1)]})
-    with engine.begin() as connection:
-        connection.execute(sa.delete(item_retries))  # intake has put it on the log
+    execute(engine, sa.delete(item_retries))  # intake has put it on the log
     writer.write({job_id: [broken(0, 1), broken(1, 1)]})
-    assert [r[:2] for r in retries(engine, job_id)] == [(1, 2)]
+    assert retries(engine, job_id) == [(1, 2)]
 
     for _ in range(2):
         writer.write({job_id: [broken(0, 3)]})
@@ -236,16 +230,12 @@ def test_backoff_is_at_most_a_quarter_of_the_remaining_time(
 ) -> None:
     soon = sa.text("now() + interval '40 s'")
     job_id, late = (add_running_job(engine, 1, expires_at=soon) for _ in range(2))
-    with engine.begin() as connection:
-        connection.execute(
-            sa.text("UPDATE jobs SET expires_at = now() - interval '1 s' WHERE id = :id"),
-            {"id": late},
-        )
+    execute(engine, sa.update(jobs).where(jobs.c.id == late).values(expires_at=days_ago(0.001)))
 
     writer.write({job_id: [broken(0, 1)], late: [broken(0, 1)]})
 
-    assert 8 < retries(engine, job_id)[0][3] <= 10
-    assert retries(engine, late)[0][3] <= 0
+    assert 8 < waits_s(engine, job_id)[0] <= 10
+    assert waits_s(engine, late)[0] <= 0
 
 
 @pytest.mark.parametrize(
@@ -257,18 +247,16 @@ def test_close_drops_scheduled_retries(
 ) -> None:
     job_id = add_running_job(engine, 5, close_reason=reason.value)
     writer.write({job_id: [outcome(0), broken(1, 1), broken(4, 1)]})
-    closer = JobCloser(engine, DayPartitions(engine), slice_items=2)
 
+    locked = sa.select(item_retries).where(item_retries.c.item_index == 4).with_for_update()
     with engine.begin() as connection:  # intake emits this one just now
-        connection.execute(
-            sa.select(item_retries).where(item_retries.c.item_index == 4).with_for_update()
-        )
-        assert run_all(closer.close_steps(JobClose(job_id, 0, reason)), threading.Event())
+        connection.execute(locked)
+        assert close(engine, job_id, reason, slice_items=2)
 
-    assert [r[:2] for r in retries(engine, job_id)] == [(4, 2)]
+    assert retries(engine, job_id) == [(4, 2)]
     assert [row.outcome for row in item_table(engine, job_id)][1:] == [outcome_] * 4
     writer.write({job_id: [broken(4, 2), broken(1, 2)]})
-    assert [r[:2] for r in retries(engine, job_id)] == [(4, 2)]
+    assert retries(engine, job_id) == [(4, 2)]
     assert dead(engine, job_id) == []
     assert_totals_agree(engine, job_id)
 
@@ -282,5 +270,5 @@ def test_unstorable_failure_blocks_no_other(
 
     writer.write({job_id: [outcome(0), bad, broken(2, 1)]})
 
-    assert [r[:2] for r in retries(engine, job_id)] == [(2, 2)]
+    assert retries(engine, job_id) == [(2, 2)]
     assert item_table(engine, job_id)[0].outcome is Outcome.SUCCEEDED.value

@@ -9,13 +9,10 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.writer.day_partitions import DayPartitions
-from results.writer.item_writer import ItemWriter
-from results.writer.job_closer import JobCloser
-from results.writer.open_work import run_all
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_totals_agree,
+    close,
     counters,
     event_count,
     failed,
@@ -23,18 +20,9 @@ from tests.integration.results.outcomes import (
     job,
     ledger,
     outcome,
+    settle,
+    write,
 )
-from topics.records.records import JobClose
-
-
-@pytest.fixture
-def partitions(engine: sa.Engine) -> DayPartitions:
-    return DayPartitions(engine)
-
-
-@pytest.fixture
-def writer(engine: sa.Engine, partitions: DayPartitions) -> ItemWriter:
-    return ItemWriter(engine, partitions)
 
 
 class StopAfter(threading.Event):
@@ -49,18 +37,14 @@ class StopAfter(threading.Event):
         return self._looks < 0
 
 
-def test_close_gives_missing_items_its_outcome(
-    engine: sa.Engine, partitions: DayPartitions, writer: ItemWriter
-) -> None:
+def test_close_gives_missing_items_its_outcome(engine: sa.Engine) -> None:
     job_id = add_running_job(engine, 10, state="cancelling", close_reason="cancelled")
-    closer = JobCloser(engine, partitions, slice_items=4)
-    close = JobClose(job_id, 0, CloseReason.CANCELLED)
 
-    writer.write({job_id: [outcome(8), failed(2)]})
-    assert run_all(closer.close_steps(close), threading.Event())
+    write(engine, job_id, outcome(8), failed(2))
+    assert close(engine, job_id, CloseReason.CANCELLED, slice_items=4)
     settled = job(engine, job_id)
-    writer.write({job_id: [outcome(0), outcome(8)]})
-    assert run_all(closer.close_steps(close), threading.Event())
+    write(engine, job_id, outcome(0), outcome(8))
+    assert close(engine, job_id, CloseReason.CANCELLED, slice_items=4)
 
     rows = item_table(engine, job_id)
     kinds = Counter(row.outcome for row in rows)
@@ -73,72 +57,41 @@ def test_close_gives_missing_items_its_outcome(
     assert_totals_agree(engine, job_id)
 
 
-def test_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartitions) -> None:
-    job_id = add_running_job(engine, 3, close_reason="expired")
-    closer = JobCloser(engine, partitions)
+def test_first_close_reason_wins_and_an_expired_job_is_finalised(engine: sa.Engine) -> None:
+    job_id = add_running_job(engine, 4, close_reason="expired")
 
-    assert run_all(closer.close_steps(JobClose(job_id, 0, CloseReason.EXPIRED)), threading.Event())
+    assert not close(engine, job_id, CloseReason.EXPIRED, stop=StopAfter(1), slice_items=2)
+    assert close(engine, job_id, CloseReason.CANCELLED, slice_items=2)
 
     assert {row.error_code for row in item_table(engine, job_id)} == {"batch_expired"}
-    assert counters(engine, job_id)["expired"] == 3
+    assert counters(engine, job_id)["expired"] == 4
     assert job(engine, job_id)["state"] == "finalizing"
     assert event_count(engine) == 1
 
 
-def test_close_of_a_complete_job_adds_no_rows(
-    engine: sa.Engine, partitions: DayPartitions, writer: ItemWriter
-) -> None:
-    job_id = add_running_job(engine, 1)
-    writer.write({job_id: [outcome(0)]})
+def test_close_of_a_complete_or_unknown_job_adds_no_rows(engine: sa.Engine) -> None:
+    job_id = settle(engine, outcome(0))
 
-    assert run_all(
-        JobCloser(engine, partitions).close_steps(JobClose(job_id, 0, CloseReason.EXPIRED)),
-        threading.Event(),
-    )
+    assert close(engine, job_id, CloseReason.EXPIRED)
+    assert close(engine, new_uuid(), CloseReason.EXPIRED)
 
     assert counters(engine, job_id)["closed_reason"] == "expired"
     assert_totals_agree(engine, job_id)
 
 
-def test_first_close_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> None:
-    job_id = add_running_job(engine, 4, close_reason="expired")
-    closer = JobCloser(engine, partitions, slice_items=2)
-
-    assert not run_all(closer.close_steps(JobClose(job_id, 0, CloseReason.EXPIRED)), StopAfter(1))
-    assert run_all(
-        closer.close_steps(JobClose(job_id, 0, CloseReason.CANCELLED)), threading.Event()
-    )
-
-    assert {row.outcome for row in item_table(engine, job_id)} == {Outcome.EXPIRED}
-
-
-def test_close_of_an_unknown_job_is_skipped(engine: sa.Engine, partitions: DayPartitions) -> None:
-    closer = JobCloser(engine, partitions)
-
-    assert run_all(
-        closer.close_steps(JobClose(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event()
-    )
-
-
 @pytest.mark.parametrize("slices_before_the_crash", [0, 1, 2])
 def test_close_of_30_000_items_continues_after_a_crash(
-    engine: sa.Engine,
-    partitions: DayPartitions,
-    writer: ItemWriter,
-    slices_before_the_crash: int,
+    engine: sa.Engine, slices_before_the_crash: int
 ) -> None:
     job_id = add_running_job(engine, 30_100, state="cancelling", close_reason="cancelled")
-    writer.write({job_id: [outcome(index) for index in range(0, 30_100, 301)]})
-    close = JobClose(job_id, 0, CloseReason.CANCELLED)
+    write(engine, job_id, *map(outcome, range(0, 30_100, 301)))
+    reason = CloseReason.CANCELLED
 
-    is_done = run_all(
-        JobCloser(engine, partitions).close_steps(close), StopAfter(slices_before_the_crash)
-    )
-    assert not is_done
+    assert not close(engine, job_id, reason, stop=StopAfter(slices_before_the_crash))
     assert job(engine, job_id)["settled_at"] is None
     if slices_before_the_crash:  # from the first slice on nothing counts
-        writer.write({job_id: [outcome(30_099)]})
-    assert run_all(JobCloser(engine, partitions).close_steps(close), threading.Event())
+        write(engine, job_id, outcome(30_099))
+    assert close(engine, job_id, reason)
 
     counted = counters(engine, job_id)
     assert (counted["succeeded"], counted["cancelled"]) == (100, 30_000)

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from core.clock import SystemClock
-from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.store.days import job_day
 from jobs.store.removable_objects import mark_removed
@@ -18,26 +15,34 @@ from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention import day_removal
 from results.retention.day_removal import day_of, drop_unneeded_days
-from results.retention.deletion import delete_batch
 from results.retention.expired_data import old_batches_query
 from results.retention.sweep import RetentionSweep, acquire_sweep_lease
 from results.settings import RetentionSettings
 from results.writer.day_partitions import DayPartitions, partition_name
-from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from storage.postgres.items import items
 from tenancy.deletions import deletions
-from tests.conftest import execute
-from tests.integration.jobs.rows import without_guards
-from tests.integration.results.outcomes import add_running_job, job, ledger, outcome
-from tests.integration.results.test_deletion import add_file, put, stored
+from tests import conftest
+from tests.integration.jobs.rows import add_file
+from tests.integration.results.outcomes import (
+    add_running_job,
+    count,
+    days_ago,
+    execute,
+    fetch,
+    job,
+    ledger,
+    outcome,
+    scalars,
+    settle,
+    write,
+)
+from tests.integration.results.test_deletion import delete, item_count, stored
 
 Sweep = Callable[..., None]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LocalObjectStore:
-    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
+REQUEST = {"kind": "request", "input_file_id": None}
+WITHOUT_GUARDS = sa.text("SET LOCAL session_replication_role = replica")
 
 
 @pytest.fixture
@@ -51,147 +56,111 @@ def sweep(engine: sa.Engine, store: LocalObjectStore) -> Sweep:
     return run_sweep
 
 
-def long_ago(number: float) -> sa.TextClause:
-    return sa.text(f"now() - interval '{number} days'")
+def end(engine: sa.Engine, job_id: UUID, days: float) -> None:
+    ended = {"state": "completed", "completed_at": days_ago(days)}
+    execute(engine, WITHOUT_GUARDS, sa.update(jobs).where(jobs.c.id == job_id).values(ended))
 
 
-def ended_job(engine: sa.Engine, *, days_ago: float, created: float | None = None) -> UUID:
+def ended_job(engine: sa.Engine, days: float, *, created: float | None = None) -> UUID:
     """A batch of one item that ended so many days ago."""
-    job_id = add_running_job(engine, 1, created_at=long_ago(created or days_ago))
-    ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)]})
-    end(engine, job_id, days_ago)
+    job_id = settle(engine, outcome(0), created_at=days_ago(created or days))
+    end(engine, job_id, days)
     return job_id
 
 
-def end(engine: sa.Engine, job_id: UUID, days_ago: float) -> None:
-    with engine.begin() as connection:
-        without_guards(connection)
-        connection.execute(
-            sa.update(jobs)
-            .where(jobs.c.id == job_id)
-            .values(state="completed", completed_at=long_ago(days_ago))
-        )
-
-
-def request(engine: sa.Engine, store: LocalObjectStore, *, days_ago: float) -> tuple[UUID, str]:
+def request(engine: sa.Engine, store: LocalObjectStore, days: float) -> tuple[UUID, str]:
     """A terminal single request with an answer too large for its row."""
-    job_id = add_running_job(
-        engine, 1, created_at=long_ago(days_ago), kind="request", input_file_id=None
-    )
-    key = put(store, f"{answer_prefix(job_id)}0")
-    stored_apart = outcome(0, body=b"", body_key=key)
-    ItemWriter(engine, DayPartitions(engine)).write({job_id: [stored_apart]})
-    end(engine, job_id, days_ago)
+    job_id = add_running_job(engine, 1, created_at=days_ago(days), **REQUEST)
+    key = f"{answer_prefix(job_id)}0"
+    write_object(store, key, b"{}")
+    write(engine, job_id, outcome(0, body=b"", body_key=key))
+    end(engine, job_id, days)
     return job_id, key
 
 
-def exists(engine: sa.Engine, table: sa.Table, row_id: UUID) -> bool:
-    with engine.connect() as connection:
-        return connection.scalar(sa.select(sa.exists().where(table.c.id == row_id))) or False
-
-
-def rows_of(engine: sa.Engine, job_id: UUID) -> int:
-    with engine.connect() as connection:
-        query = sa.select(sa.func.count()).select_from(items).where(items.c.job_id == job_id)
-        return connection.scalar(query) or 0
+def exists(engine: sa.Engine, table: sa.Table, *ids: UUID) -> list[bool]:
+    found = scalars(engine, sa.select(table.c.id).where(table.c.id.in_(ids)))
+    return [one in found for one in ids]
 
 
 def test_batches_expire_by_their_end_and_keep_their_ledger(engine: sa.Engine, sweep: Sweep) -> None:
-    old = ended_job(engine, days_ago=11)
+    old = ended_job(engine, 11)
     bill = ledger(engine, old)
-    young = ended_job(engine, days_ago=1, created=15)
-    running = add_running_job(engine, 1, created_at=long_ago(20))
+    young = ended_job(engine, 1, created=15)
+    running = add_running_job(engine, 1, created_at=days_ago(20))
 
     sweep()
 
     assert job(engine, old)["deleted_at"] is not None
     assert job(engine, old)["removal_due_at"] is None
-    assert (rows_of(engine, old), rows_of(engine, young)) == (0, 1)
+    assert (item_count(engine, old), item_count(engine, young)) == (0, 1)
     assert job(engine, young)["deleted_at"] is None
     assert job(engine, running)["deleted_at"] is None
     assert ledger(engine, old) == bill
-    with engine.connect() as connection:
-        told = connection.execute(sa.select(deletions.c.what, deletions.c.key_id)).all()
+    told = fetch(engine, sa.select(deletions.c.what, deletions.c.key_id))
     assert [tuple(row) for row in told] == [("batch", None), ("batch_bodies", None)]
 
 
 def test_expired_requests_are_removed_with_all_their_rows(
     engine: sa.Engine, store: LocalObjectStore, sweep: Sweep
 ) -> None:
-    old, _ = request(engine, store, days_ago=11)
-    young, kept = request(engine, store, days_ago=9)
+    old, _ = request(engine, store, 11)
+    young, kept = request(engine, store, 9)
     bill = ledger(engine, old)
-    running = add_running_job(
-        engine, 1, created_at=long_ago(20), kind="request", input_file_id=None
-    )
+    running = add_running_job(engine, 1, created_at=days_ago(20), **REQUEST)
 
     sweep()
 
-    assert [exists(engine, jobs, one) for one in (old, young, running)] == [False, True, True]
-    assert (rows_of(engine, old), rows_of(engine, young)) == (0, 1)
+    assert exists(engine, jobs, old, young, running) == [False, True, True]
+    assert (item_count(engine, old), item_count(engine, young)) == (0, 1)
     assert stored(store) == {kept}
     assert ledger(engine, old) == bill
 
 
 def test_files_without_expiry_are_deleted_by_age(engine: sa.Engine, sweep: Sweep) -> None:
+    tenant_id = job(engine, add_running_job(engine, 1))["tenant_id"]
     with engine.begin() as connection:
-        job_id = add_running_job(engine, 1)
-        tenant_id = connection.scalar(sa.select(jobs.c.tenant_id).where(jobs.c.id == job_id))
-    assert tenant_id is not None
-    old, young = (add_file(engine, tenant_id, name) for name in ("files/a", "files/b"))
-    with engine.begin() as connection:
-        connection.execute(sa.update(files).values(expires_at=None))
-        connection.execute(
-            sa.update(files).where(files.c.id == old).values(created_at=long_ago(11))
-        )
+        old, _ = (add_file(connection, tenant_id).id for _ in range(2))
+    aged = sa.update(files).where(files.c.id == old).values(created_at=days_ago(11))
+    execute(engine, sa.update(files).values(expires_at=None), aged)
     sweep()
+    assert count(engine, files, files.c.deleted_at.is_not(None)) == 0
     sweep(file_days=10)
-    with engine.connect() as connection:
-        ends = {row.id: row.deleted_at for row in connection.execute(sa.select(files))}
-    assert ends[old] is not None
-    assert ends[young] is None
+    assert scalars(engine, sa.select(files.c.id).where(files.c.deleted_at.is_not(None))) == [old]
 
 
 def test_tombstones_and_file_rows_are_removed(engine: sa.Engine, sweep: Sweep) -> None:
-    old, young = ended_job(engine, days_ago=5), ended_job(engine, days_ago=5)
-    for job_id in (old, young):
-        row = job(engine, job_id)
-        with engine.begin() as connection:
-            delete_batch(connection, row["tenant_id"], job_id, key_id=new_uuid())
-            mark_removed(connection, [row["input_file_id"]])
-    sweep()
+    old, young = ended_job(engine, 5), ended_job(engine, 5)
+    delete(engine, old, young)
     file_id, kept = (job(engine, one)["input_file_id"] for one in (old, young))
     with engine.begin() as connection:
-        without_guards(connection)
-        connection.execute(sa.update(jobs).where(jobs.c.id == old).values(deleted_at=long_ago(11)))
-        connection.execute(
-            sa.update(files).where(files.c.id.in_([file_id, kept])).values(removed_at=long_ago(11))
-        )
+        mark_removed(connection, [file_id, kept])
     sweep()
-    assert [exists(engine, jobs, one) for one in (old, young)] == [False, True]
-    assert [exists(engine, files, one) for one in (file_id, kept)] == [False, True]
+    execute(
+        engine,
+        WITHOUT_GUARDS,
+        sa.update(jobs).where(jobs.c.id == old).values(deleted_at=days_ago(11)),
+        sa.update(files).values(removed_at=days_ago(11)),
+    )
+    sweep()
+    assert exists(engine, jobs, old, young) == [False, True]
+    assert exists(engine, files, file_id, kept) == [False, True]
 
 
 def partitions(engine: sa.Engine) -> set[str]:
-    with engine.connect() as connection:
-        names = connection.scalars(
-            sa.text("SELECT relname FROM pg_class WHERE relname ~ '^items_[0-9]{8}$'")
-        )
-        return set(names)
+    query = "SELECT relname FROM pg_class WHERE relname ~ '^items_[0-9]{8}$'"
+    return set(scalars(engine, sa.text(query)))
 
 
 def today(engine: sa.Engine) -> int:
-    with engine.connect() as connection:
-        return job_day(connection.execute(sa.select(sa.func.now())).scalar_one())
+    return job_day(scalars(engine, sa.select(sa.func.now()))[0])
 
 
 def test_unneeded_day_is_dropped(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, needed = ended_job(engine, days_ago=11), ended_job(engine, days_ago=12)
+    gone, needed = ended_job(engine, 11), ended_job(engine, 12)
     bill = ledger(engine, gone)
     DayPartitions(engine).ensure([today(engine)])
-    with engine.begin() as connection:
-        tenant_id = job(engine, gone)["tenant_id"]
-        delete_batch(connection, tenant_id, gone, key_id=new_uuid())
+    delete(engine, gone)
 
     # An idle transaction that has used `items`, like a writer that waits for a lock.
     with engine.begin() as writer:
@@ -210,39 +179,30 @@ def test_unneeded_day_is_dropped(engine: sa.Engine, monkeypatch: pytest.MonkeyPa
 
     now = today(engine)
     assert partitions(engine) == {partition_name(now - 12), partition_name(now)}
-    assert rows_of(engine, needed) == 1
+    assert item_count(engine, needed) == 1
     assert ledger(engine, gone) == bill
-
-
-def tombstone(engine: sa.Engine, job_id: UUID) -> None:
-    tenant_id = job(engine, job_id)["tenant_id"]
-    with engine.begin() as connection:
-        delete_batch(connection, tenant_id, job_id, key_id=new_uuid())
 
 
 def test_half_detached_day_is_completed_first(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    earlier, later = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
-    tombstone(engine, later)
+    earlier, later = ended_job(engine, 12), ended_job(engine, 11)
+    delete(engine, later)
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
         monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET statement_timeout = '300ms'")
         assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
-    tombstone(engine, earlier)
+    delete(engine, earlier)
 
     assert drop_unneeded_days(engine) == 2
     assert partitions(engine) == set()
 
 
 def test_day_being_read_blocks_no_other(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, other = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
-    for job_id in (read, other):
-        tombstone(engine, job_id)
+    delete(engine, ended_job(engine, 12), ended_job(engine, 11))
     name = partition_name(today(engine) - 12)
-    with engine.begin() as connection:
-        connection.execute(sa.text(f"ALTER TABLE items DETACH PARTITION {name}"))
+    execute(engine, sa.text(f"ALTER TABLE items DETACH PARTITION {name}"))
     monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET lock_timeout = '300ms'")
     with engine.begin() as backup:
         backup.execute(sa.text(f"LOCK TABLE {name} IN ACCESS SHARE MODE"))
@@ -252,14 +212,13 @@ def test_day_being_read_blocks_no_other(engine: sa.Engine, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("how", ["DETACH PARTITION", "DROP TABLE"])
 def test_concurrent_drop_is_no_failure(engine: sa.Engine, database_url: str, how: str) -> None:
-    gone = ended_job(engine, days_ago=11)
-    tombstone(engine, gone)
+    delete(engine, ended_job(engine, 11))
     name = partition_name(today(engine) - 11)
     statement = f"DROP TABLE {name}" if how == "DROP TABLE" else f"ALTER TABLE items {how} {name}"
 
     def drop_first(*arguments: Any) -> None:
         if "DETACH" in arguments[2]:
-            execute(database_url, statement)
+            conftest.execute(database_url, statement)
 
     sa.event.listen(engine, "before_cursor_execute", drop_first)
     assert drop_unneeded_days(engine) == 1
@@ -285,7 +244,7 @@ def test_one_process_holds_the_sweep_lease(engine: sa.Engine) -> None:
 
 
 def test_expired_batches_are_found_by_index(engine: sa.Engine) -> None:
-    job_id = ended_job(engine, days_ago=11)
+    job_id = ended_job(engine, 11)
     fill = sa.text("""
         INSERT INTO jobs (id, tenant_id, kind, state, endpoint, input_file_id, input_key,
             input_bytes, completion_window, created_at, completed_at, expires_at, deleted_at)
@@ -300,15 +259,11 @@ def test_expired_batches_are_found_by_index(engine: sa.Engine) -> None:
         INSERT INTO tenants (id, name)
         SELECT md5('t' || n)::uuid, 't' || n FROM generate_series(0, 999) n
     """)
+    execute(engine, add_tenants, fill.bindparams(job=job_id), sa.text("ANALYZE jobs"))
     with engine.begin() as connection:
-        connection.execute(add_tenants)
-        connection.execute(fill, {"job": job_id})
-        connection.execute(sa.text("ANALYZE jobs"))
-        text = str(
-            old_batches_query(10, 200).compile(connection, compile_kwargs={"literal_binds": True})
-        )
-        found = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, FORMAT JSON) {text}".replace("%", "%%")
-        ).scalar_one()
+        query = old_batches_query(10, 200)
+        text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {text}".replace("%", "%%")
+        found = connection.exec_driver_sql(explain).scalar_one()
     assert "ix_jobs_kept" in str(found)
     assert found[0]["Plan"]["Actual Rows"] == 1

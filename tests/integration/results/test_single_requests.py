@@ -1,15 +1,12 @@
 """Goal: single requests reach their terminal state and leave no objects behind."""
 
-import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from core.clock import SystemClock
 from core.ids import REQUEST, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.outcomes import Outcome
@@ -39,35 +36,30 @@ from results.finaliser.request_finaliser import RequestFinaliser, finalise_reque
 from results.retention import object_removal
 from results.retention.object_removal import IdempotencyKeyRemoval
 from results.retention.orphan_sweep import OrphanSweep
-from results.writer.day_partitions import DayPartitions
-from results.writer.item_writer import ItemWriter
-from results.writer.job_closer import JobCloser
-from results.writer.open_work import run_all
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
 from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from tests.integration.jobs.rows import add_tenant
-from tests.integration.results.outcomes import failed, job, ledger, outcome
-from topics.records.records import ItemOutcome, JobClose
+from tests.integration.results.outcomes import (
+    close,
+    count,
+    failed,
+    job,
+    ledger,
+    outcome,
+    scalars,
+    write,
+)
+from topics.records.records import ItemOutcome
 
 ENDPOINT = "/v1/chat/completions"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LocalObjectStore:
-    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
-
-
-def put(store: LocalObjectStore, key: str, data: bytes) -> None:
-    with store.begin_upload(key) as upload:
-        upload.write(data)
-        upload.complete()
 
 
 def add_request(engine: sa.Engine, store: LocalObjectStore, **fields: Any) -> tuple[UUID, UUID]:
     """Add a request; return its tenant and its job."""
     job_id = new_uuid()
     line = input_line(public_id(REQUEST, job_id), ENDPOINT, b'{\n"model":"small"}')
-    put(store, request_input_key(job_id), line)
+    write_object(store, request_input_key(job_id), line)
     with engine.begin() as connection:
         given: dict[str, Any] = {
             "job_id": job_id,
@@ -86,7 +78,7 @@ def add_request(engine: sa.Engine, store: LocalObjectStore, **fields: Any) -> tu
 
 
 def end(engine: sa.Engine, store: LocalObjectStore, job_id: UUID, item: ItemOutcome) -> None:
-    ItemWriter(engine, DayPartitions(engine)).write({job_id: [item]})
+    write(engine, job_id, item)
     RequestFinaliser(engine, store).run_once()
 
 
@@ -97,6 +89,21 @@ def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
 
 def objects_of(store: LocalObjectStore) -> set[str]:
     return {found.key for found in store.list("")}
+
+
+def add_key(
+    connection: sa.Connection, tenant_id: UUID, key: str, body_key: str | None, keep_s: float
+) -> None:
+    """Record an answer under an idempotency key."""
+    claim = IdempotencyClaim(
+        tenant_id=tenant_id,
+        scope=KeyScope.CLIENT,
+        key=key,
+        route="POST /v1/completions",
+        body_sha256=b"",
+        keep_s=keep_s,
+    )
+    save_answer(connection, claim, StoredAnswer(200, b"", body_key=body_key))
 
 
 def test_request_completes_with_its_answer_and_no_files(
@@ -115,9 +122,7 @@ def test_request_completes_with_its_answer_and_no_files(
     assert (row.output_file_id, row.error_file_id) == (None, None)
     assert ledger(engine, job_id)["output_tokens"] == 5
     assert objects_of(store) == set()
-    with engine.connect() as connection:
-        states = connection.scalars(sa.text("SELECT count(*) FROM outbox")).one()
-    assert states == 2  # finalizing, completed
+    assert scalars(engine, sa.text("SELECT count(*) FROM outbox")) == [2]  # finalizing, completed
 
 
 def test_processes_choose_different_requests(
@@ -125,7 +130,8 @@ def test_processes_choose_different_requests(
 ) -> None:
     monkeypatch.setattr(request_finaliser, "ROUND_MAX", 2)
     job_ids = [add_request(engine, store)[1] for _ in range(7)]
-    ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)] for job_id in job_ids})
+    for job_id in job_ids:
+        write(engine, job_id, outcome(0))
     offered: list[list[UUID]] = []
 
     def newest(rows: Sequence[sa.Row[Any]], count: int) -> list[sa.Row[Any]]:
@@ -149,17 +155,6 @@ def test_refused_request_completes_with_the_refusal(
     row = find(engine, tenant_id, job_id)
     assert (row.state, row.status_code) == ("completed", 400)
     assert not is_answered_well(row)
-
-
-def test_unreferenced_answers_are_removed(engine: sa.Engine, store: LocalObjectStore) -> None:
-    _, job_id = add_request(engine, store)
-    kept, spare = (answer_prefix(job_id) + name for name in ("kept", "spare"))
-    put(store, kept, b"{}")
-    put(store, spare, b"{}")
-    end(engine, store, job_id, outcome(0, body=b"", body_key=kept))
-    assert objects_of(store) == {kept, spare}  # a caller may be reading it
-    OrphanSweep(engine, store, age_s=-60.0).run_once()
-    assert objects_of(store) == {kept}
 
 
 def test_requests_are_no_batches(engine: sa.Engine, store: LocalObjectStore) -> None:
@@ -186,8 +181,6 @@ def test_cancelled_request_ends_cancelled(engine: sa.Engine, store: LocalObjectS
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelled"
 
-
-def test_terminal_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjectStore) -> None:
     tenant_id, job_id = add_request(engine, store)
     end(engine, store, job_id, outcome(0))
     with engine.begin() as connection, pytest.raises(RequestEndedError):
@@ -219,42 +212,24 @@ def test_lost_request_is_re_emitted(engine: sa.Engine, store: LocalObjectStore) 
 def test_answers_of_expired_idempotency_keys_are_removed(
     engine: sa.Engine, store: LocalObjectStore
 ) -> None:
-    put(store, "idempotency/1", b"data: x")
+    write_object(store, "idempotency/1", b"data: x")
     with engine.begin() as connection:
-        claim = IdempotencyClaim(
-            tenant_id=add_tenant(connection),
-            scope=KeyScope.CLIENT,
-            key="k",
-            route="POST /v1/completions",
-            body_sha256=b"",
-            keep_s=-1.0,
-        )
-        save_answer(connection, claim, StoredAnswer(200, b"", body_key="idempotency/1"))
+        add_key(connection, add_tenant(connection), "k", "idempotency/1", -1.0)
     IdempotencyKeyRemoval(engine, store).run_once()
     with pytest.raises(ObjectNotFoundError):
         store.size("idempotency/1")
-    with engine.connect() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
+    assert count(engine, idempotency_keys) == 0
 
 
 def test_refused_answers_block_no_other_keys(
     engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_removal, "ROUND_KEYS_MAX", 2)
+    body_keys = ["idempotency/0", None, "idempotency/2", "idempotency/3", None]
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
-        for n, body_key in enumerate(
-            ["idempotency/0", None, "idempotency/2", "idempotency/3", None]
-        ):
-            claim = IdempotencyClaim(
-                tenant_id=tenant_id,
-                scope=KeyScope.CLIENT,
-                key=str(n),
-                route="POST /v1/completions",
-                body_sha256=b"",
-                keep_s=-10.0 + n,
-            )
-            save_answer(connection, claim, StoredAnswer(200, b"", body_key=body_key))
+        for n, body_key in enumerate(body_keys):
+            add_key(connection, tenant_id, str(n), body_key, -10.0 + n)
     delete, stays = store.delete, {"idempotency/0", "idempotency/2"}
 
     def failing(key: str) -> None:
@@ -266,22 +241,21 @@ def test_refused_answers_block_no_other_keys(
     role = IdempotencyKeyRemoval(engine, store)
     for _ in range(3):
         role.run_once()
-    with engine.connect() as connection:
-        left = set(connection.scalars(sa.select(idempotency_keys.c.key)))
-    assert left == {"0", "2"}
+    assert set(scalars(engine, sa.select(idempotency_keys.c.key))) == {"0", "2"}
     stays.clear()
     for _ in range(3):
         role.run_once()
-    with engine.connect() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
+    assert count(engine, idempotency_keys) == 0
 
 
 def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjectStore) -> None:
     _, open_id = add_request(engine, store)
     _, ended_id = add_request(engine, store)
-    answer = answer_prefix(ended_id) + "a"
-    put(store, answer, b"{}")
+    answer, spare = (answer_prefix(ended_id) + name for name in ("kept", "spare"))
+    write_object(store, answer, b"{}")
+    write_object(store, spare, b"{}")
     end(engine, store, ended_id, outcome(0, body=b"", body_key=answer))
+    assert {answer, spare} <= objects_of(store)  # a caller may be reading it
     nobody = new_uuid()
     for key in (
         request_input_key(ended_id),
@@ -290,12 +264,6 @@ def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjectStor
         answer_prefix(nobody) + "a",
         "idempotency/1",
     ):
-        put(store, key, b"{}")
+        write_object(store, key, b"{}")
     OrphanSweep(engine, store, age_s=-60.0).run_once()
     assert objects_of(store) == {request_input_key(open_id), answer}
-
-
-def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
-    day = (job(engine, job_id)["created_at"].timestamp()) // 86_400
-    record = JobClose(job_id=job_id, day=int(day), reason=reason)
-    assert run_all(JobCloser(engine, DayPartitions(engine)).close_steps(record), threading.Event())

@@ -1,13 +1,11 @@
 """Goal: a batch whose removal Postgres refuses does not block others."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from core.clock import SystemClock
 from jobs.tables.files import files
 from results.metrics import RETENTION_FAILURES
 from results.retention import deletion
@@ -19,7 +17,8 @@ from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import job
-from tests.integration.results.test_retention import ended_job, rows_of
+from tests.integration.results.test_deletion import item_count
+from tests.integration.results.test_retention import ended_job
 
 DUE = old_batches_query(10)
 
@@ -36,7 +35,7 @@ def impatient_engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
 @pytest.fixture
 def locked_job(engine: sa.Engine) -> UUID:
     """The oldest batch; its file is not locked yet."""
-    return ended_job(engine, days_ago=20)
+    return ended_job(engine, 20)
 
 
 @pytest.fixture
@@ -54,16 +53,15 @@ def is_kept(engine: sa.Engine, job_id: UUID) -> bool:
 
 @pytest.mark.usefixtures("holder")
 def test_sweep_continues_after_a_refused_batch(
-    engine: sa.Engine, impatient_engine: sa.Engine, locked_job: UUID, tmp_path: Path
+    engine: sa.Engine, impatient_engine: sa.Engine, locked_job: UUID, store: LocalObjectStore
 ) -> None:
-    others = [ended_job(engine, days_ago=11) for _ in range(2)]
-    store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
+    others = [ended_job(engine, 11) for _ in range(2)]
     before = RETENTION_FAILURES._value.get()
 
     RetentionSweep(impatient_engine, store, RetentionSettings(batch_days=10), "me").run_once()
 
     assert is_kept(engine, locked_job)
-    assert [rows_of(engine, one) for one in (locked_job, *others)] == [1, 0, 0]
+    assert [item_count(engine, one) for one in (locked_job, *others)] == [1, 0, 0]
     assert RETENTION_FAILURES._value.get() == before + 1
 
 
@@ -75,7 +73,7 @@ def test_run_ends_after_some_failures_and_the_next_skips_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(deletion, "FAILURES_MAX", 1)
-    other = ended_job(engine, days_ago=11)
+    other = ended_job(engine, 11)
     process = BatchTombstones(impatient_engine)
 
     process.run_once(DUE)

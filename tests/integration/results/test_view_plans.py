@@ -15,7 +15,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.postgres.engines import raw_cursor
 from storage.postgres.tenant_isolation import restrict_to_tenant
-from tests.integration.results.outcomes import add_running_job, failed, job, outcome
+from tests.integration.results.outcomes import add_running_job, failed, job, outcome, settle
 
 TOTAL, SLICE = 20_000, 2000
 
@@ -76,9 +76,7 @@ def test_page_of_the_sequence_reads_only_its_rows(
 
 
 def test_bodies_bound_a_page_of_results(engine: sa.Engine) -> None:
-    job_id = add_running_job(engine, 100)
-    writer = ItemWriter(engine, DayPartitions(engine))
-    writer.write({job_id: [outcome(index, body=b"x" * 10_000) for index in range(100)]})
+    job_id = settle(engine, *[outcome(index, body=b"x" * 10_000) for index in range(100)])
     large = (job_id, job_day(job(engine, job_id)["created_at"]))
     with engine.connect() as connection:
         pages = [
