@@ -6,7 +6,7 @@ import random
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -22,8 +22,10 @@ from results.webhooks.delivery.claiming import ClaimLimits, WebhookDelivery, cla
 from results.webhooks.delivery.deliverer import Deliverer
 from results.webhooks.delivery.http_sender import HttpSender
 from results.webhooks.endpoints.address_policy import address_policy
+from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
 from results.webhooks.endpoints.name_resolution import DnsLookups, Resolver
+from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import TERMINAL_EVENTS, WebhookMessage, job_message
@@ -32,12 +34,15 @@ from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhoo
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
+from tests.integration.results.outcomes import execute, fetch, scalars
+from tests.integration.webhooks.receivers import Answer, Receiver, receiving
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 40.0
 CIPHER = SecretCipher([b"k" * 32], os.urandom)
+URL = "https://8.8.8.8/hook"
 
 
 async def literal(host: str, _: int) -> list[str]:
@@ -51,35 +56,53 @@ class Site:
     engine: sa.Engine
     tenant_id: UUID
 
-    def endpoint(self, url: str, tenant_id: UUID | None = None) -> tuple[UUID, bytes]:
+    def execute(self, *statements: sa.Executable) -> None:
+        execute(self.engine, *statements)
+
+    def scalars(self, query: sa.Executable) -> list[Any]:
+        return scalars(self.engine, query)
+
+    @property
+    def now_s(self) -> float:
+        return float(self.scalars(sa.text("SELECT extract(epoch FROM now())"))[0])
+
+    def endpoint(self, url: str = URL) -> tuple[UUID, bytes]:
         """Add an endpoint for terminal events; return its id and secret."""
         with self.engine.begin() as connection:
             row, secret = create_endpoint(
                 connection,
-                tenant_id or self.tenant_id,
+                self.tenant_id,
                 EndpointChange("test", url, TERMINAL_EVENTS),
                 CIPHER,
                 endpoints_max=1000,
             )
         return row.id, secret
 
-    def send(self, count: int = 1, event_type: str = "batch.completed") -> list[WebhookMessage]:
-        """Record messages for every endpoint of the tenant."""
+    def callback(self, job_id: UUID) -> UUID:
+        """Add a callback for all events of a job; return its id."""
+        callback = Callback(URL, parse_url(URL, allow_private=False))
         with self.engine.begin() as connection:
-            now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
-            messages = [
-                job_message((new_uuid(), event_type), self.tenant_id, new_uuid(), now_s)
-                for _ in range(count)
-            ]
-            record_messages(
-                connection, messages, find_subscriptions(connection, [self.tenant_id], [])
+            return add_callback(connection, self.tenant_id, job_id, callback, CIPHER)
+
+    def send(
+        self, count: int = 1, event_type: str = "batch.completed", *, job_id: UUID | None = None
+    ) -> list[WebhookMessage]:
+        """Record messages at one moment, of one job or of one each."""
+        now_s = self.now_s
+        messages = [
+            job_message((new_uuid(), event_type), self.tenant_id, job_id or new_uuid(), now_s)
+            for _ in range(count)
+        ]
+        with self.engine.begin() as connection:
+            subscriptions = find_subscriptions(
+                connection, [self.tenant_id], [job_id] if job_id else []
             )
+            record_messages(connection, messages, subscriptions)
         return messages
 
     def deliveries(self, endpoint_id: UUID) -> list[sa.Row[Any]]:
         query = sa.select(webhook_deliveries).where(webhook_deliveries.c.endpoint_id == endpoint_id)
-        with self.engine.begin() as connection:
-            return list(connection.execute(query).all())
+        return fetch(self.engine, query)
 
     def claimed(self, slots: int = 9) -> list[WebhookDelivery]:
         """Claim due deliveries of any queue."""
@@ -107,13 +130,12 @@ class Site:
             .where(webhook_attempts.c.endpoint_id == endpoint_id)
             .order_by(webhook_attempts.c.started_at, webhook_attempts.c.number)
         )
-        with self.engine.begin() as connection:
-            return list(connection.execute(query).all())
+        return fetch(self.engine, query)
 
     def row(self, endpoint_id: UUID) -> sa.Row[Any]:
         query = sa.select(webhook_endpoints).where(webhook_endpoints.c.id == endpoint_id)
-        with self.engine.begin() as connection:
-            return connection.execute(query).one()
+        (row,) = fetch(self.engine, query)
+        return row
 
 
 @pytest.fixture
@@ -200,3 +222,26 @@ async def until(condition: Callable[[], bool], what: str, timeout_s: float = WAI
     while not await asyncio.to_thread(condition):
         assert loop.time() < deadline_s, f"waited {timeout_s:g} s for {what}"
         await asyncio.sleep(0.02)
+
+
+async def run_until(condition: Callable[[], bool], what: str, site: Site, **settings: Any) -> None:
+    """Run one process of the role until `condition` holds."""
+    async with delivering(new_deliverer(site.engine, fast_settings(**settings))):
+        await until(condition, what)
+
+
+async def deliver(site: Site, endpoint: UUID, **settings: Any) -> None:
+    """Run one process of the role until the endpoint has every message."""
+    await run_until(
+        lambda: set(site.states(endpoint)) == {"delivered"}, "delivery", site, **settings
+    )
+
+
+@contextmanager
+def receiving_messages(
+    site: Site, answer: Answer, count: int = 1
+) -> Iterator[tuple[Receiver, UUID, list[WebhookMessage]]]:
+    """Run a receiver with an endpoint and messages for it."""
+    with receiving(answer) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        yield receiver, endpoint, site.send(count)

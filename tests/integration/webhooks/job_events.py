@@ -14,10 +14,8 @@ from results.webhooks.events.messages import EVENT_TYPES
 from results.webhooks.tables import webhook_messages
 from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import CIPHER, Site
+from tests.integration.webhooks.conftest import CIPHER, URL, Site
 from topics.records.records import JobEvent
-
-URL = "https://8.8.8.8/hook"
 
 
 def add_endpoint(site: Site, *event_types: str) -> UUID:
@@ -30,7 +28,8 @@ def add_endpoint(site: Site, *event_types: str) -> UUID:
             CIPHER,
             endpoints_max=100,
         )
-    return UUID(str(row.id))
+    endpoint_id: UUID = row.id
+    return endpoint_id
 
 
 def running_job(
@@ -42,14 +41,12 @@ def running_job(
 
 
 def event_of(site: Site, job_id: UUID, state: JobState, tenant_id: UUID | None = None) -> JobEvent:
-    with site.engine.begin() as connection:
-        now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
     return JobEvent(
         event_id=new_uuid(),
         job_id=job_id,
         tenant_id=tenant_id or site.tenant_id,
         state=state.value,
-        at_s=now_s,
+        at_s=site.now_s,
     )
 
 
@@ -61,5 +58,4 @@ def record(site: Site, *events: JobEvent) -> int:
 def message_bodies(site: Site) -> list[dict[str, Any]]:
     """The bodies of all messages in the order of their creation."""
     query = sa.select(webhook_messages.c.body).order_by(webhook_messages.c.created_at)
-    with site.engine.begin() as connection:
-        return [json.loads(body) for body in connection.scalars(query)]
+    return [json.loads(body) for body in site.scalars(query)]

@@ -10,14 +10,12 @@ from results.webhooks.delivery.attempt_recording import AttemptRecorder, Deliver
 from results.webhooks.delivery.claiming import WebhookDelivery
 from results.webhooks.delivery.message_removal import MessageRemoval
 from results.webhooks.delivery.retry_schedule import DeliveryFailure
-from results.webhooks.endpoints.callbacks import Callback, add_callback
-from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints, webhook_lanes
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import CIPHER, Site
+from tests.integration.results.outcomes import days_ago, fetch
+from tests.integration.webhooks.conftest import Site
 
-URL = "https://8.8.8.8/hook"
 UNWELL = DeliveryAttempt(0.0, 0.1, DeliveryFailure(503), 503, "5xx")
 WELL = DeliveryAttempt(0.0, 0.1, None, 200, None)
 SETTLER = AttemptRecorder(WebhookSettings(), lambda: 0.5)
@@ -34,29 +32,20 @@ def settled(site: Site, delivery: WebhookDelivery, attempt: DeliveryAttempt = UN
 
 
 def lanes(site: Site) -> list[sa.Row[Any]]:
-    with site.engine.begin() as connection:
-        return list(connection.execute(sa.select(webhook_lanes)).all())
+    return fetch(site.engine, sa.select(webhook_lanes))
 
 
 def old_endpoint(site: Site) -> UUID:
-    endpoint, _ = site.endpoint(URL)
-    with site.engine.begin() as connection:
-        connection.execute(
-            sa.update(webhook_endpoints).values(created_at=sa.text("now() - interval '9 days'"))
-        )
+    endpoint, _ = site.endpoint()
+    site.execute(sa.update(webhook_endpoints).values(created_at=days_ago(9)))
     return endpoint
 
 
-def add_failures(site: Site, lane: str, *, since_h: int, until_h: int, count: int = 40) -> None:
+def add_failures(site: Site, lane: str, *, since_h: int, until_h: int) -> None:
     """Add a queue that has failed for some hours."""
-    values = {
-        "lane": lane,
-        "failure_count": count,
-        "failing_since": sa.text(f"now() - interval '{since_h} hours'"),
-        "last_failed_at": sa.text(f"now() - interval '{until_h} hours'"),
-    }
-    with site.engine.begin() as connection:
-        connection.execute(webhook_lanes.insert().values(values))
+    values = {"lane": lane, "failure_count": 40}
+    times = {"failing_since": days_ago(since_h / 24), "last_failed_at": days_ago(until_h / 24)}
+    site.execute(webhook_lanes.insert().values(values | times))
 
 
 def test_failure_after_a_quiet_time_disables_nothing(site: Site) -> None:
@@ -83,11 +72,9 @@ def test_continuous_failures_disable_the_endpoint(site: Site) -> None:
 def test_new_callback_is_not_disabled_for_earlier_failures(site: Site) -> None:
     with site.engine.begin() as connection:
         job_id = add_job(connection, site.tenant_id)
-        callback = Callback(URL, parse_url(URL, allow_private=False))
-        endpoint = add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
+    endpoint = site.callback(job_id)
     add_failures(site, site.row(endpoint).lane, since_h=144, until_h=1)
-    with site.engine.begin() as connection:
-        connection.execute(sa.update(webhook_endpoints).values(job_id=None))  # for `send`
+    site.execute(sa.update(webhook_endpoints).values(job_id=None))  # for `send`
     site.send()
 
     assert settled(site, claimed(site)) == "pending"
@@ -97,7 +84,7 @@ def test_new_callback_is_not_disabled_for_earlier_failures(site: Site) -> None:
 
 @pytest.mark.parametrize("attempt", [WELL, UNWELL], ids=["well", "unwell"])
 def test_repeated_recording_changes_nothing(site: Site, attempt: DeliveryAttempt) -> None:
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     site.send()
     delivery = claimed(site)
     state = settled(site, delivery, attempt)

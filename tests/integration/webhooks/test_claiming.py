@@ -12,7 +12,6 @@ from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webho
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import Site
 
-URL = "https://8.8.8.8/hook"
 LANES = 3000
 
 
@@ -31,12 +30,8 @@ def add_waiting(site: Site, endpoint: UUID, *, due_in_s: int) -> None:
             now() + (:due_in_s + row_number() OVER ()) * interval '1 s', false
         FROM messages
     """
-    ids = [sa.bindparam(name, type_=sa.Uuid) for name in ("tenant", "endpoint")]
     given = {"tenant": site.tenant_id, "endpoint": endpoint, "lanes": LANES, "due_in_s": due_in_s}
-    with site.engine.begin() as connection:
-        connection.execute(sa.text(fill).bindparams(*ids), given)
-    with site.engine.begin() as connection:
-        connection.execute(sa.text("ANALYZE webhook_deliveries"))
+    site.execute(sa.text(fill).bindparams(**given), sa.text("ANALYZE webhook_deliveries"))
 
 
 def rows_read(node: dict[str, Any]) -> int:
@@ -48,14 +43,11 @@ def rows_read(node: dict[str, Any]) -> int:
 
 
 def test_claim_reads_only_due_queues(site: Site) -> None:
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     add_waiting(site, endpoint, due_in_s=3600)
     site.send(2)
     with site.engine.connect() as connection:
-        for statement, given in (
-            (MARK_DUE, {"limit": 1000}),
-            (DUE, {"lane_max": 4}),
-        ):
+        for statement, given in ((MARK_DUE, {"limit": 1000}), (DUE, {"lane_max": 4})):
             explain = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.text}")
             found = connection.execute(explain, given).scalar_one()
             assert rows_read(found[0]["Plan"]) < 20
@@ -67,7 +59,7 @@ def test_claim_reads_only_due_queues(site: Site) -> None:
 
 def test_claims_return_every_due_delivery(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming, "_MARKED_MAX", 1200)
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     add_waiting(site, endpoint, due_in_s=-3600)
     turns = [site.claimed_and_more(LANES) for _ in range(3)]
 
@@ -80,29 +72,28 @@ def test_claims_return_every_due_delivery(site: Site, monkeypatch: pytest.Monkey
 
 
 def test_item_failures_of_a_deleted_batch_are_dropped(site: Site) -> None:
-    site.endpoint(URL)
-    heard = sa.update(webhook_endpoints).values(event_types=["item.failed", "batch.completed"])
-    with site.engine.begin() as connection:
-        connection.execute(heard)
+    site.endpoint()
+    heard = ["item.failed", "batch.completed"]
+    site.execute(sa.update(webhook_endpoints).values(event_types=heard))
     named, ended = site.send(event_type="item.failed") + site.send()
     with site.engine.begin() as connection:
         past = {"state": "completed", "completed_at": sa.func.now(), "deleted_at": sa.func.now()}
         job_id = add_job(connection, site.tenant_id, total_count=1, **past)
-        connection.execute(sa.update(webhook_messages).values(job_id=job_id))
+    site.execute(sa.update(webhook_messages).values(job_id=job_id))
     turns = [site.claimed_and_more(LANES) for _ in range(2)]
 
     assert [([d.message_id for d in deliveries], is_more) for deliveries, is_more in turns] == [
         ([], True),
         ([ended.message_id], False),
     ]
-    with site.engine.begin() as connection:
-        dropped = webhook_deliveries.c.state == "dropped"
-        query = sa.select(webhook_deliveries.c.message_id).where(dropped)
-        assert connection.scalars(query).all() == [named.message_id]
+    query = sa.select(webhook_deliveries.c.message_id).where(
+        webhook_deliveries.c.state == "dropped"
+    )
+    assert site.scalars(query) == [named.message_id]
 
 
 def test_claim_waits_for_no_row_lock(site: Site) -> None:
-    endpoints = [site.endpoint(URL)[0] for _ in range(2)]
+    endpoints = [site.endpoint()[0] for _ in range(2)]
     site.send()
     held = sa.select(webhook_deliveries).where(webhook_deliveries.c.endpoint_id == endpoints[0])
     with site.engine.connect() as other:

@@ -1,6 +1,7 @@
 """Goal: job events become messages, each once, despite redelivery and crashes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,16 +14,14 @@ from jobs.store.outbox import event_insert
 from jobs.store.single_requests import NewRequest, create_request
 from results.retention.deletion import delete_batch
 from results.webhooks.delivery.message_removal import MessageRemoval
-from results.webhooks.endpoints.callbacks import Callback, add_callback
-from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.events.event_reader import JobEventReader
 from results.webhooks.tables import webhook_deliveries, webhook_messages, webhook_watches
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant
-from tests.integration.webhooks.conftest import CIPHER, Site
+from tests.integration.results.outcomes import count, days_ago
+from tests.integration.webhooks.conftest import Site
 from tests.integration.webhooks.job_events import (
-    URL,
     add_endpoint,
     event_of,
     message_bodies,
@@ -63,14 +62,12 @@ def test_job_event_becomes_a_delivery(
     add_endpoint(site, "batch.failed")
     job = running_job(site)
     with site.engine.begin() as connection:
-        now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
         for _ in range(2):
-            connection.execute(event_insert(job, site.tenant_id, JobState.COMPLETED, now_s))
+            connection.execute(event_insert(job, site.tenant_id, JobState.COMPLETED, site.now_s))
     partition = job_partition(job, EVENTS.partition_count)
     producer.send(EVENTS.name, b"no event", partition=partition, headers=[("kind", b"event")])
     producer.flush(30)
-    relay = OutboxRelay(site.engine, producer, SystemClock())
-    relay.run_once()
+    OutboxRelay(site.engine, producer, SystemClock()).run_once()
     producer.flush(30)
     woken: list[int] = []
     reader = JobEventReader(site.engine, consumer, producer, lambda: woken.append(1))
@@ -81,8 +78,7 @@ def test_job_event_becomes_a_delivery(
     assert [m["type"] for m in message_bodies(site)] == ["batch.completed"] * 2
     assert {m["data"]["id"] for m in message_bodies(site)} == {f"batch_{job.hex}"}
     assert all(m["data"].keys() == {"id"} for m in message_bodies(site))
-    with site.engine.begin() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(webhook_deliveries)) == 2
+    assert count(site.engine, webhook_deliveries) == 2
     (letter,) = dead_letters(kafka)  # the unreadable record did not block later ones
     assert letter.value == b"no event"
 
@@ -106,10 +102,12 @@ def test_dead_letter_is_sent_once_while_postgres_is_unavailable(
     assert len(dead_letters(kafka)) == 1
 
 
-def test_repeated_event_adds_nothing(site: Site) -> None:
+def test_event_is_recorded_once_and_not_for_later_endpoints(site: Site) -> None:
+    earlier = event_of(site, running_job(site), JobState.COMPLETED)
     add_endpoint(site)
     event = event_of(site, running_job(site), JobState.COMPLETED)
 
+    assert record(site, earlier) == 0
     assert [record(site, event), record(site, event), record(site, event, event)] == [1, 0, 0]
     assert len(message_bodies(site)) == 1
 
@@ -127,18 +125,9 @@ def test_end_of_a_single_request_is_announced(
     site: Site, state: JobState, expected: list[str]
 ) -> None:
     add_endpoint(site)
-    request = NewRequest(
-        job_id=new_uuid(),
-        tenant_id=site.tenant_id,
-        endpoint="/v1/embeddings",
-        input_key="requests/one",
-        input_bytes=1,
-        model="m",
-        model_version="1",
-        pool="p",
-        timeout_s=60.0,
-        traceparent="",
-    )
+    given: dict[str, Any] = {"endpoint": "/v1/embeddings", "input_key": "requests/one"}
+    given |= {"input_bytes": 1, "model": "m", "model_version": "1", "pool": "p", "timeout_s": 60.0}
+    request = NewRequest(job_id=new_uuid(), tenant_id=site.tenant_id, traceparent="", **given)
     with site.engine.begin() as connection:
         create_request(connection, request)
     assert record(site, event_of(site, request.job_id, state)) == len(expected)
@@ -155,18 +144,9 @@ def test_endpoint_receives_no_events_of_other_tenants(site: Site) -> None:
     assert record(site, event_of(site, new_uuid(), JobState.COMPLETED)) == 0
 
 
-def test_endpoint_receives_no_earlier_events(site: Site) -> None:
-    event = event_of(site, running_job(site), JobState.COMPLETED)
-    add_endpoint(site)
-
-    assert record(site, event) == 0
-
-
 def test_callback_receives_events_of_its_job_only(site: Site) -> None:
     job, other = running_job(site), running_job(site)
-    callback = Callback(URL, parse_url(URL, allow_private=False))
-    with site.engine.begin() as connection:
-        endpoint = add_callback(connection, site.tenant_id, job, callback, CIPHER)
+    endpoint = site.callback(job)
 
     assert record(site, event_of(site, job, JobState.EXPIRED)) == 1
     assert record(site, event_of(site, other, JobState.EXPIRED)) == 0
@@ -185,19 +165,14 @@ def test_end_of_a_deleted_batch_is_announced(site: Site) -> None:
 
     assert record(site, event) == 1
     assert [m["type"] for m in message_bodies(site)] == ["batch.completed"]
-    with site.engine.begin() as connection:  # its rows are removed, so there is nothing to watch
-        assert not connection.execute(sa.select(webhook_watches)).all()
+    # Its rows are removed, so there is nothing to watch.
+    assert count(site.engine, webhook_watches) == 0
 
 
 def test_expired_messages_are_removed_with_their_history(site: Site) -> None:
     endpoint = add_endpoint(site)
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
-    with site.engine.begin() as connection:
-        connection.execute(
-            sa.update(webhook_messages).values(
-                created_at=sa.func.now() - sa.text("interval '31 days'")
-            )
-        )
+    site.execute(sa.update(webhook_messages).values(created_at=days_ago(31)))
     record(site, event_of(site, running_job(site), JobState.COMPLETED))
     MessageRemoval(site.engine, 30).run_once()
 

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from results.webhooks.endpoints.name_resolution import Resolver
-from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (
     Site,
+    deliver,
     delivering,
     fast_settings,
     new_deliverer,
@@ -101,12 +101,17 @@ def receiver() -> Iterator[Receiver]:
         yield running
 
 
-def strict(**given: object) -> WebhookSettings:
-    return fast_settings(allow_private=False, time_scale=0.00001, **given)
+STRICT = {"allow_private": False, "time_scale": 0.00001}
 
 
-def ended(site: Site, endpoints: list[UUID]) -> bool:
-    return all(site.states(endpoint) == ["exhausted"] for endpoint in endpoints)
+async def exhaust(site: Site, endpoints: list[UUID], resolve: Resolver, **given: object) -> None:
+    """Run one process with a name server until the last tries have failed."""
+    settings = fast_settings(**STRICT, **given)
+    async with delivering(new_deliverer(site.engine, settings, resolve=resolve)):
+        await until(
+            lambda: all(site.states(endpoint) == ["exhausted"] for endpoint in endpoints),
+            "the last tries",
+        )
 
 
 def resolving(*answers: list[str]) -> Resolver:
@@ -125,9 +130,7 @@ async def test_no_form_of_a_private_address_is_contacted(
     """Also when the URL was not written by the API."""
     endpoints = [site.endpoint(url.format(port=receiver.port))[0] for url in LITERALS]
     site.send()
-    deliverer = new_deliverer(site.engine, strict(), resolve=resolving(["127.0.0.1"]))
-    async with delivering(deliverer):
-        await until(lambda: ended(site, endpoints), "the last tries")
+    await exhaust(site, endpoints, resolving(["127.0.0.1"]))
 
     assert receiver.connections == 0
     assert connects() == []
@@ -145,8 +148,7 @@ async def test_names_of_private_addresses_are_not_contacted(
 
     endpoints = [site.endpoint(f"https://{name}:{receiver.port}/")[0] for name in names]
     site.send()
-    async with delivering(new_deliverer(site.engine, strict(), resolve=resolve)):
-        await until(lambda: ended(site, endpoints), "the last tries")
+    await exhaust(site, endpoints, resolve)
 
     assert receiver.connections == 0
     assert connects() == []
@@ -165,8 +167,7 @@ async def test_dns_rebinding_is_resolved_once_per_attempt(
 
     endpoint, _ = site.endpoint(f"https://rebinding.example.com:{receiver.port}/")
     site.send()
-    async with delivering(new_deliverer(site.engine, strict(timeout_s=0.3), resolve=resolve)):
-        await until(lambda: site.states(endpoint) == ["exhausted"], "the last try")
+    await exhaust(site, [endpoint], resolve, timeout_s=0.3)
 
     assert set(connects()) == {PUBLIC}
     assert receiver.connections == 0
@@ -181,8 +182,7 @@ async def test_environment_proxies_are_not_used(
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
-        async with delivering(new_deliverer(site.engine, fast_settings())):
-            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+        await deliver(site, endpoint)
 
     assert proxy.connections == 0
 
@@ -198,12 +198,8 @@ async def test_tls_verifies_the_name_at_the_checked_address(site: Site, tmp_path
         site.send()
         async with delivering(deliverer):
             await until(lambda: site.states(good) == ["delivered"], "delivery")
-            with site.engine.begin() as connection:
-                connection.execute(
-                    sa.update(webhook_endpoints).values(
-                        url=f"https://other.example.com:{receiver.port}/"
-                    )
-                )
+            url = f"https://other.example.com:{receiver.port}/"
+            site.execute(sa.update(webhook_endpoints).values(url=url))
             site.send()
             await until(lambda: len(site.attempts(good)) >= 3, "tries of a wrong name")
 

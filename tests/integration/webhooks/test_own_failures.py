@@ -19,9 +19,11 @@ from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (
     CIPHER,
     Site,
+    deliver,
     delivering,
     fast_settings,
     new_deliverer,
+    receiving_messages,
     until,
 )
 from tests.integration.webhooks.receivers import ok, receiving
@@ -29,33 +31,29 @@ from tests.integration.webhooks.receivers import ok, receiving
 WEBHOOKS = OpenAI(api_key="none").webhooks
 
 
-def spoil(site: Site, column: str, endpoint: UUID) -> None:
-    """Make the secret undecryptable, as after the loss of a key."""
+def spoil(site: Site, column: str) -> None:
+    """Make a secret undecryptable, as after the loss of a key."""
+    site.execute(sa.update(webhook_endpoints).values({column: b"\x01" + b"x" * 80}))
+
+
+def rotated(site: Site, endpoint: UUID) -> str:
     with site.engine.begin() as connection:
-        connection.execute(
-            sa.update(webhook_endpoints)
-            .where(webhook_endpoints.c.id == endpoint)
-            .values({column: b"\x01" + b"x" * 80})
-        )
+        _, secret = rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=True)
+    return secret_text(secret)
 
 
 async def test_unreadable_secret_is_a_recorded_failure(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with receiving(ok) as receiver:
-        endpoint, _ = site.endpoint(receiver.url)
-        spoil(site, "sealed_secret", endpoint)
-        site.send()
+    with receiving_messages(site, ok) as (receiver, endpoint, _):
+        spoil(site, "sealed_secret")
         async with delivering(new_deliverer(site.engine, fast_settings())):
             await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
-            with site.engine.begin() as connection:
-                _, secret = rotate_secret(
-                    connection, site.tenant_id, endpoint, CIPHER, keep_old=True
-                )
+            secret = rotated(site, endpoint)
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
 
     (request,) = receiver.requests  # nothing was sent without a signature
-    WEBHOOKS.verify_signature(request.body, request.headers, secret=secret_text(secret))
+    WEBHOOKS.verify_signature(request.body, request.headers, secret=secret)
     codes = [attempt.error_code for attempt in site.attempts(endpoint)]
     assert set(codes[:-1]) == {"secret_unreadable"}
     assert codes[-1] is None
@@ -65,17 +63,13 @@ async def test_unreadable_secret_is_a_recorded_failure(
 
 
 async def test_unreadable_old_secret_does_not_prevent_signing(site: Site) -> None:
-    with receiving(ok) as receiver:
-        endpoint, _ = site.endpoint(receiver.url)
-        with site.engine.begin() as connection:
-            _, secret = rotate_secret(connection, site.tenant_id, endpoint, CIPHER, keep_old=True)
-        spoil(site, "sealed_old_secret", endpoint)
-        site.send()
-        async with delivering(new_deliverer(site.engine, fast_settings())):
-            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+    with receiving_messages(site, ok) as (receiver, endpoint, _):
+        secret = rotated(site, endpoint)
+        spoil(site, "sealed_old_secret")
+        await deliver(site, endpoint)
 
     (request,) = receiver.requests
-    WEBHOOKS.verify_signature(request.body, request.headers, secret=secret_text(secret))
+    WEBHOOKS.verify_signature(request.body, request.headers, secret=secret)
     assert len(site.attempts(endpoint)) == 1
 
 
@@ -128,9 +122,7 @@ async def test_recording_is_repeated_without_sending_again(
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.deliverer._RECORD_PAUSE_S", 0.05)
     recorder = FlakyRecorder(AttemptRecorder(fast_settings(), random.random), 3, is_late)
-    with receiving(ok) as receiver:
-        endpoint, _ = site.endpoint(receiver.url)
-        site.send()
+    with receiving_messages(site, ok) as (receiver, endpoint, _):
         deliverer = new_deliverer(site.engine, fast_settings())
         deliverer.recorder = recorder  # type: ignore[assignment]
         async with delivering(deliverer):

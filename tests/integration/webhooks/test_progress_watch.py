@@ -1,6 +1,5 @@
 """Goal: progress and failed items of running jobs are announced once, at bounded cost."""
 
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,6 +14,8 @@ from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.tables import webhook_watches
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.items import items
+from tests.integration.results.outcomes import fetch
+from tests.integration.results.outcomes import job as job_columns
 from tests.integration.webhooks.conftest import Site
 from tests.integration.webhooks.job_events import (
     add_endpoint,
@@ -32,11 +33,7 @@ class Progressing:
         self.site = site
         self.job_id = running_job(site, total, sealed=is_sealed, total_final=is_sealed)
         self._next = 0
-        with site.engine.begin() as connection:
-            created: datetime = connection.execute(
-                sa.select(jobs.c.created_at).where(jobs.c.id == self.job_id)
-            ).scalar_one()
-        self._day = job_day(created)
+        self._day = job_day(job_columns(site.engine, self.job_id)["created_at"])
         DayPartitions(site.engine).ensure([self._day])
         self.woken = 0
         self.watcher = ProgressWatcher(site.engine, 0.0, self._wake)
@@ -45,49 +42,46 @@ class Progressing:
         self.woken += 1
 
     def end(self, *, succeeded: int = 0, failed: int = 0, settled: bool = False) -> None:
-        rows = [
-            {
-                "job_id": self.job_id,
-                "job_day": self._day,
-                "item_index": self._next + number,
-                "outcome": int(Outcome.FAILED),
-                "custom_id": f"id-{self._next + number}",
-                **dict.fromkeys(("status_code", "attempt", "input_tokens", "output_tokens"), 0),
-                **dict.fromkeys(("cached_tokens", "reasoning_tokens"), 0),
-            }
-            for number in range(failed)
-        ]
+        numbers = range(self._next, self._next + failed)
         self._next += failed
-        with self.site.engine.begin() as connection:
-            if rows:
-                connection.execute(items.insert(), rows)
-            connection.execute(
-                sa.update(job_counters)
-                .where(job_counters.c.job_id == self.job_id)
-                .values(
-                    succeeded=job_counters.c.succeeded + succeeded,
-                    failed=job_counters.c.failed + failed,
+        names = ("status_code", "attempt", "input_tokens", "output_tokens", "cached_tokens")
+        row = dict.fromkeys((*names, "reasoning_tokens"), 0)
+        row |= {"job_day": self._day, "outcome": int(Outcome.FAILED)}
+        counted = sa.update(job_counters).where(job_counters.c.job_id == self.job_id)
+        self.site.execute(
+            *[
+                items.insert().values(
+                    row | {"job_id": self.job_id, "item_index": n, "custom_id": f"id-{n}"}
                 )
-            )
-            if settled:
-                connection.execute(
-                    sa.update(jobs)
-                    .where(jobs.c.id == self.job_id)
-                    .values(settled_at=sa.func.now(), state="finalizing")
-                )
+                for n in numbers
+            ],
+            counted.values(
+                succeeded=job_counters.c.succeeded + succeeded,
+                failed=job_counters.c.failed + failed,
+            ),
+        )
+        if settled:
+            ended = {"settled_at": sa.func.now(), "state": "finalizing"}
+            self.site.execute(sa.update(jobs).where(jobs.c.id == self.job_id).values(ended))
 
     def message_bodies(self, event_type: str) -> list[dict[str, Any]]:
         return [m["data"]["millrace"] for m in message_bodies(self.site) if m["type"] == event_type]
 
     def watch(self) -> sa.Row[Any]:
-        with self.site.engine.begin() as connection:
-            return connection.execute(sa.select(webhook_watches)).one()
+        (row,) = fetch(self.site.engine, sa.select(webhook_watches))
+        return row
+
+
+def watched(site: Site, *event_types: str, total: int = 100) -> Progressing:
+    """A job whose endpoint waits for such events since the job began."""
+    add_endpoint(site, *event_types)
+    job = Progressing(site, total)
+    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    return job
 
 
 def test_each_progress_mark_is_announced_once(site: Site) -> None:
-    add_endpoint(site, PROGRESS)
-    job = Progressing(site, 100)
-    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    job = watched(site, PROGRESS)
     for count in (10, 15, 10, 45):
         job.end(succeeded=count)
         job.watcher.run_once()
@@ -114,8 +108,7 @@ def test_progress_is_announced_after_the_job_is_sealed(site: Site, *, is_new: bo
     assert job.message_bodies(PROGRESS) == []
 
     grown = {"sealed": True, "total_final": True, "total_count": 100}
-    with site.engine.begin() as connection:
-        connection.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(grown))
+    site.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(grown))
     for count in (20, 1):
         job.end(succeeded=count)
         job.watcher.run_once()
@@ -151,9 +144,7 @@ def test_running_jobs_are_polled_once_per_run(site: Site, monkeypatch: pytest.Mo
 
 
 def test_job_without_subscriptions_is_not_watched(site: Site) -> None:
-    add_endpoint(site, PROGRESS)
-    job = Progressing(site, 100)
-    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    job = watched(site, PROGRESS)
     before = job.watch()
     job.end(succeeded=20)
     job.watcher.run_once()
@@ -188,9 +179,7 @@ def test_new_endpoint_does_not_reset_a_watch(site: Site) -> None:
 
 
 def test_failed_items_are_announced_together(site: Site) -> None:
-    add_endpoint(site, ITEM_FAILED)
-    job = Progressing(site, 1000)
-    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    job = watched(site, ITEM_FAILED, total=1000)
     job.end(succeeded=50)
     job.watcher.run_once()
     assert message_bodies(site) == []
@@ -208,10 +197,8 @@ def test_failed_items_are_announced_together(site: Site) -> None:
 
 
 def test_failed_items_are_announced_at_intervals(site: Site) -> None:
-    add_endpoint(site, ITEM_FAILED)
-    job = Progressing(site, 10)
+    job = watched(site, ITEM_FAILED, total=10)
     job.watcher.pause_s = 3600
-    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     for _ in range(3):
         job.end(failed=1)
         job.watcher.run_once()
@@ -236,23 +223,11 @@ def test_failed_items_of_an_unwatched_job_are_announced(site: Site) -> None:
     assert [m["failed_count"] for m in job.message_bodies(ITEM_FAILED)] == [2]
 
 
-def test_new_endpoint_watches_a_running_job(site: Site) -> None:
-    job = Progressing(site, 4)
-    add_endpoint(site, PROGRESS)
-    job.end(succeeded=1)
-    job.watcher.run_once()
-
-    assert [m["percent"] for m in job.message_bodies(PROGRESS)] == [25]
-
-
 def test_watch_without_changes_is_not_written(site: Site) -> None:
-    add_endpoint(site, PROGRESS)
-    job = Progressing(site, 100)
-    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    job = watched(site, PROGRESS)
     job.end(succeeded=1)
     job.watcher.run_once()
-    with site.engine.begin() as connection:
-        before = connection.scalar(sa.text("SELECT xmin::text FROM webhook_watches"))
+    version = sa.text("SELECT xmin::text FROM webhook_watches")
+    before = site.scalars(version)
     job.watcher.run_once()
-    with site.engine.begin() as connection:
-        assert connection.scalar(sa.text("SELECT xmin::text FROM webhook_watches")) == before
+    assert site.scalars(version) == before

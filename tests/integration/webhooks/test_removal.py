@@ -9,7 +9,6 @@ from jobs.store.keyset_pages import PageCursor
 from results.webhooks.delivery.claiming import drop_waiting
 from results.webhooks.delivery.delivery_history import create_test_delivery
 from results.webhooks.delivery.message_removal import _REMOVE, MessageRemoval
-from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.endpoints import (
     EndpointChange,
     EndpointNotFoundError,
@@ -19,36 +18,32 @@ from results.webhooks.endpoints.endpoints import (
     find_endpoint,
     list_endpoints,
 )
-from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.jobs.rows import add_job
-from tests.integration.webhooks.conftest import CIPHER, Site
+from tests.integration.results.outcomes import count, days_ago
+from tests.integration.webhooks.conftest import CIPHER, URL, Site
 
-URL = "https://8.8.8.8/hook"
+SLICE = "results.webhooks.delivery.message_removal._SLICE"
 
 
-def old_messages(site: Site, count: int) -> None:
+def old_messages(site: Site, number: int) -> None:
     """Add messages, the oldest first."""
-    with site.engine.begin() as connection:
-        connection.execute(
-            sa.text(
-                "INSERT INTO webhook_messages (id, tenant_id, event_type, body, created_at) "
-                "SELECT gen_random_uuid(), :tenant, 'batch.completed', '{}', "
-                "now() - interval '40 days' + n * interval '1 s' FROM generate_series(1, :count) n"
-            ).bindparams(sa.bindparam("tenant", type_=sa.Uuid)),
-            {"tenant": site.tenant_id, "count": count},
-        )
+    statement = sa.text(
+        "INSERT INTO webhook_messages (id, tenant_id, event_type, body, created_at) "
+        "SELECT gen_random_uuid(), :tenant, 'batch.completed', '{}', "
+        "now() - interval '40 days' + n * interval '1 s' FROM generate_series(1, :number) n"
+    )
+    site.execute(statement.bindparams(tenant=site.tenant_id, number=number))
 
 
 def kept(site: Site) -> int:
-    with site.engine.begin() as connection:
-        return connection.scalar(sa.select(sa.func.count()).select_from(webhook_messages)) or 0
+    return count(site.engine, webhook_messages)
 
 
 def test_one_run_removes_all_expired_rows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
+    monkeypatch.setattr(SLICE, 10)
     old_messages(site, 35)
     asked = []
 
@@ -63,7 +58,7 @@ def test_one_run_removes_all_expired_rows(site: Site, monkeypatch: pytest.Monkey
 
 
 def test_removal_skips_locked_rows(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
+    monkeypatch.setattr(SLICE, 10)
     old_messages(site, 25)
     oldest = sa.select(webhook_messages).order_by(webhook_messages.c.created_at).limit(10)
     with site.engine.connect() as other:
@@ -79,7 +74,7 @@ def delete(site: Site, endpoint_id: UUID) -> None:
 
 
 def test_deletion_hides_an_endpoint_without_touching_deliveries(site: Site) -> None:
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     site.send(3)
     with site.engine.connect() as delivering:  # as a try that writes how it ended
         delivering.execute(sa.select(webhook_deliveries).with_for_update())
@@ -99,7 +94,7 @@ def test_deletion_hides_an_endpoint_without_touching_deliveries(site: Site) -> N
 
 
 def test_deleted_endpoint_gets_no_attempt(site: Site) -> None:
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     site.send(2)
     with site.engine.begin() as connection:
         create_test_delivery(connection, site.tenant_id, endpoint, "batch.completed")
@@ -110,9 +105,9 @@ def test_deleted_endpoint_gets_no_attempt(site: Site) -> None:
 
 
 def test_deleted_endpoint_is_removed_in_slices(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
-    endpoint, _ = site.endpoint(URL)
-    other, _ = site.endpoint(URL)
+    monkeypatch.setattr(SLICE, 10)
+    endpoint, _ = site.endpoint()
+    other, _ = site.endpoint()
     site.send(25)
     delete(site, endpoint)
     counts: list[int] = []
@@ -125,15 +120,14 @@ def test_deleted_endpoint_is_removed_in_slices(site: Site, monkeypatch: pytest.M
 
     assert {25, 15, 5, 0} == set(counts)
     assert len(site.deliveries(other)) == 25
-    with site.engine.begin() as connection:
-        assert connection.scalars(sa.select(webhook_endpoints.c.id)).all() == [other]
+    assert site.scalars(sa.select(webhook_endpoints.c.id)) == [other]
 
 
 def test_disabling_drops_a_slice_and_claims_drop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.webhooks.delivery.claiming.DROP_SLICE", 10)
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     site.send(36)
     with site.engine.connect() as delivering:  # one row is locked and skipped
         delivering.execute(sa.select(webhook_deliveries).limit(1).with_for_update())
@@ -157,7 +151,7 @@ def dropped(site: Site, endpoint: UUID) -> int:
 def test_enabled_endpoint_keeps_its_deliveries(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dropping process may have read the disabled state before."""
     monkeypatch.setattr("results.webhooks.delivery.claiming.DROP_SLICE", 1)
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     site.send(3)
     for is_enabled in (False, True):
         with site.engine.begin() as owner:
@@ -167,29 +161,22 @@ def test_enabled_endpoint_keeps_its_deliveries(site: Site, monkeypatch: pytest.M
     assert sorted(site.states(endpoint)) == ["dropped", "pending", "pending"]
 
 
-ENDED = {"state": "completed", "total_count": 1}
-
-
 @pytest.mark.parametrize(("hours", "is_kept"), [(23, True), (25, False)])
 def test_callback_is_kept_for_a_day_after_its_job(site: Site, hours: int, is_kept: bool) -> None:
     """The terminal event may still be on the log, so there is no delivery yet."""
+    ended = {"state": "completed", "total_count": 1, "completed_at": days_ago(hours / 24)}
     with site.engine.begin() as connection:
-        ended_at = sa.text(f"now() - interval '{hours} hours'")
-        job_id = add_job(connection, site.tenant_id, **ENDED, completed_at=ended_at)
-        callback = Callback(URL, parse_url(URL, allow_private=False))
-        add_callback(connection, site.tenant_id, job_id, callback, CIPHER)
-        old = sa.text("now() - interval '31 days'")
-        connection.execute(sa.update(webhook_endpoints).values(created_at=old))
+        job_id = add_job(connection, site.tenant_id, **ended)
+    site.callback(job_id)
+    site.execute(sa.update(webhook_endpoints).values(created_at=days_ago(31)))
     MessageRemoval(site.engine, 30).run_once()
 
-    with site.engine.begin() as connection:
-        assert len(connection.execute(sa.select(webhook_endpoints)).all()) == is_kept
+    assert count(site.engine, webhook_endpoints) == is_kept
 
 
 def test_callback_with_a_new_delivery_is_kept(site: Site) -> None:
-    endpoint, _ = site.endpoint(URL)
+    endpoint, _ = site.endpoint()
     site.send()
-    with site.engine.begin() as connection:
-        connection.execute(_REMOVE, {"ids": [endpoint]})
+    site.execute(_REMOVE.bindparams(ids=[endpoint]))
 
     assert site.row(endpoint).url == URL
