@@ -272,7 +272,7 @@ def test_unused_zero_retention_files_are_deleted_early(
     with engine.begin() as connection:
         mark_removed(connection, [unused])
     query = sa.select(files.c.id, files.c.deleted_at.is_(None), files.c.filename)
-    rows = {file_id: (kept, name) for file_id, kept, name in fetch(engine, query)}
+    rows = {row.id: tuple(row)[1:] for row in fetch(engine, query)}
     assert rows == {named: (True, "in.jsonl"), unused: (False, "")}
 
 
