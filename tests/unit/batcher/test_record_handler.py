@@ -252,54 +252,37 @@ async def test_chunk_revoked_during_its_query_is_forgotten() -> None:
     assert bench.queues.item_count == 0
 
 
-async def start_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[None]:
-    """Make a redelivered chunk wait for an unavailable database."""
+@pytest.mark.parametrize("is_revoked", [False, True])
+async def test_redelivered_chunk_waits_for_the_database_unless_it_is_revoked(
+    monkeypatch: pytest.MonkeyPatch, is_revoked: bool
+) -> None:
     monkeypatch.setattr("batcher.inbound.record_handler._RETRY_S", 0.001)
+    bench = Bench({1: {0, 1}}, end=10)
     bench.is_database_available = False
-    bench.handler.on_assign({PARTITION: 10})
     bench.handle(record(0, chunk_of(1, range(10))))
     task = asyncio.create_task(bench.handler.check_redeliveries(lambda: None))
     await until_true(lambda: len(bench.lookups) > 1)
     assert (bench.queues.reserved_count, bench.queues.item_count) == (10, 0)
-    return task
-
-
-async def test_redelivered_chunk_waits_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench({1: {0, 1}})
-    task = await start_outage(bench, monkeypatch)
-    bench.is_database_available = True
+    if is_revoked:
+        bench.handler.on_revoke([PARTITION])
+    else:
+        bench.is_database_available = True
     await until_true(lambda: bench.queues.reserved_count == 0)
     task.cancel()
-    assert bench.indexes() == [*range(2, 10)]
+    assert bench.indexes() == ([] if is_revoked else [*range(2, 10)])
 
 
-async def test_chunk_revoked_during_a_database_outage_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("is_available", "kept"), [(True, [2]), (False, [1, 2])])
+async def test_finished_durable_call_is_not_executed_again_but_waits_for_no_database(
+    is_available: bool, kept: list[int]
 ) -> None:
-    bench = Bench({})
-    task = await start_outage(bench, monkeypatch)
-    bench.handler.on_revoke([PARTITION])
-    await until_true(lambda: bench.queues.reserved_count == 0)
-    task.cancel()
-    assert bench.queues.item_count == 0
-
-
-async def test_finished_durable_call_is_not_executed_again() -> None:
     bench = Bench({1: {0}}, end=2)
+    bench.is_database_available = is_available
     for number in (1, 2):
         bench.handle(record(number - 1, call_of(number, durable=True)))
     await check(bench)
-    assert [chunk.job.job_id.int for chunk in bench.queues.snapshot()] == [2]
-    assert bench.acknowledged == [0]
-
-
-async def test_durable_call_does_not_wait_for_the_database() -> None:
-    bench = Bench({1: {0}})
-    bench.is_database_available = False
-    bench.handler.on_assign({PARTITION: 1})
-    bench.handle(record(0, call_of(1, durable=True)))
-    await check(bench)
-    assert bench.queues.item_count == 1
+    assert sorted(chunk.job.job_id.int for chunk in bench.queues.snapshot()) == kept
+    assert bench.acknowledged == [0] * is_available
 
 
 def test_call_without_live_caller_is_acknowledged_at_arrival() -> None:

@@ -39,25 +39,17 @@ async def test_answered_items_and_calls_count_for_the_rate() -> None:
     assert await measured_rate(bulk.capacity) == await measured_rate(online.capacity) == 10.0
 
 
-async def test_dropped_and_requeued_items_do_not_count_for_the_rate() -> None:
-    replica = BulkReplica()
-    replica.engine.is_unavailable = True
-    replica.start_batch(batch_of(b"a", b"b"))
-    await replica.wait_ended()
-    replica.controls.closed_ids.add(UUID(int=1))
-    replica.start_batch(batch_of(b"c"))
-    await replica.wait_ended()
-    assert replica.capacity.ended_count == 3
-    assert await measured_rate(replica.capacity) == 0.0
-
-
-async def test_aborted_calls_do_not_count_for_the_rate() -> None:
-    replica = OnlineReplica()
-    replica.callers.gone = True
-    replica.start_batch(call_chunk(1), call_chunk(2))
-    await replica.wait_ended()
-    assert replica.capacity.ended_count == 2
-    assert await measured_rate(replica.capacity) == 0.0
+async def test_dropped_requeued_and_aborted_items_do_not_count_for_the_rate() -> None:
+    bulk, online = BulkReplica(), OnlineReplica()
+    bulk.engine.is_unavailable = online.callers.gone = True
+    bulk.start_batch(batch_of(b"a", b"b"))
+    await bulk.wait_ended()
+    bulk.controls.closed_ids.add(UUID(int=1))
+    bulk.start_batch(batch_of(b"c"))
+    await bulk.wait_ended()
+    await online.complete(call_chunk(1), call_chunk(2))
+    assert (bulk.capacity.ended_count, online.capacity.ended_count) == (3, 2)
+    assert await measured_rate(bulk.capacity) == await measured_rate(online.capacity) == 0.0
 
 
 async def test_suspects_are_published_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

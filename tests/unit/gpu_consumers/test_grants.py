@@ -28,7 +28,7 @@ def test_shares_follow_the_waiting_items_and_are_equal_without_any(
     assert grants.compute_grants(limit, now_s=1) == dict(zip("ab", granted, strict=True))
 
 
-def test_a_silent_batcher_with_waiting_items_loses_its_share() -> None:
+def test_a_silent_batcher_loses_its_share_later_without_waiting_items() -> None:
     grants = Grants()
     grants.set_demand("a", 100, now_s=0)
     grants.set_demand("b", 100, now_s=WAITING_VOID_S + 0.1)
@@ -37,12 +37,10 @@ def test_a_silent_batcher_with_waiting_items_loses_its_share() -> None:
     grants.set_demand("a", 100, now_s=WAITING_VOID_S + 0.2)
     assert grants.compute_grants(10, now_s=WAITING_VOID_S + 0.2) == {"a": 5, "b": 5}
 
-
-def test_a_batcher_without_items_may_be_silent_for_longer() -> None:
-    grants = Grants()
-    grants.set_demand("a", 0, now_s=0)
-    assert grants.compute_grants(10, now_s=DEMAND_VOID_S) == {"a": 10}
-    assert grants.compute_grants(10, now_s=DEMAND_VOID_S + 0.1) == {}
+    without_items = Grants()
+    without_items.set_demand("a", 0, now_s=0)
+    assert without_items.compute_grants(10, now_s=DEMAND_VOID_S) == {"a": 10}
+    assert without_items.compute_grants(10, now_s=DEMAND_VOID_S + 0.1) == {}
 
 
 def test_grants_are_cumulative_and_void_with_the_epoch() -> None:

@@ -81,27 +81,22 @@ async def held(*, is_redelivered: bool) -> tuple[BulkReplica, Batch]:
     return replica, batch
 
 
-async def test_a_lost_partition_publishes_answers_and_requeues_nothing() -> None:
+@pytest.mark.parametrize(
+    ("lost", "requeued", "finished"), [(True, [], []), (False, [1, 2, 3], [0])]
+)
+async def test_a_revoked_partition_publishes_answers_and_requeues_open_items_unless_lost(
+    lost: bool, requeued: list[int], finished: list[int]
+) -> None:
     replica, _ = await held(is_redelivered=False)
-    await replica.worker.on_revoke({PARTITION}, lost=True)
-    assert await replica.wait_ended() is None
-
-    assert replica.engine.running == 0
-    assert [o.index for o in replica.log.outcomes] == [0]
-    assert replica.log.requeued_indexes == []
-    assert replica.consumer.offsets == []
-    assert replica.capacity.in_flight == 0
-
-
-async def test_a_revoked_partition_requeues_open_items() -> None:
-    replica, _ = await held(is_redelivered=False)
-    await replica.worker.on_revoke({(PARTITION[0], 1)}, lost=False)
+    await replica.worker.on_revoke({(PARTITION[0], 1)}, lost=lost)
     assert replica.engine.running == 1
-    await replica.worker.on_revoke({PARTITION}, lost=False)
-
-    assert replica.log.requeued_indexes == [1, 2, 3]
-    assert replica.consumer.offsets == [0]
+    await replica.worker.on_revoke({PARTITION}, lost=lost)
+    assert (replica.log.requeued_indexes, replica.consumer.offsets) == (requeued, finished)
     assert await replica.wait_ended() is None
+
+    assert (replica.engine.running, replica.capacity.in_flight) == (0, 0)
+    assert [o.index for o in replica.log.outcomes] == [0]
+    assert (replica.log.requeued_indexes, replica.consumer.offsets) == (requeued, finished)
 
 
 async def test_a_revoked_redelivered_batch_is_not_charged_with_a_crash() -> None:
