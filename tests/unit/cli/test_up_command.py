@@ -147,21 +147,17 @@ def test_external_object_store_is_used(tmp_path: Path) -> None:
     assert objects({"MILLRACE_OBJECTS_ROOT": "/elsewhere"}) is None
 
 
-def test_options_become_variables() -> None:
-    texts = ["vllm_tool_call_parser=hermes", "VLLM_DTYPE=float32", "upstream_api_key=a=b"]
-    assert engine_options(texts) == {
-        "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER": "hermes",
-        "MILLRACE_ENGINE_VLLM_DTYPE": "float32",
-        "MILLRACE_ENGINE_UPSTREAM_API_KEY": "a=b",
-    }
-
-
-def test_path_is_relative_to_the_working_directory(
+def test_options_become_variables_with_absolute_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = engine_options(["vllm_chat_template=chat.jinja"])
-    assert options == {"MILLRACE_ENGINE_VLLM_CHAT_TEMPLATE": str(tmp_path / "chat.jinja")}
+    texts = ["vllm_tool_call_parser=hermes", "VLLM_DTYPE=float32", "upstream_api_key=a=b"]
+    assert engine_options([*texts, "vllm_chat_template=chat.jinja"]) == {
+        "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER": "hermes",
+        "MILLRACE_ENGINE_VLLM_DTYPE": "float32",
+        "MILLRACE_ENGINE_UPSTREAM_API_KEY": "a=b",
+        "MILLRACE_ENGINE_VLLM_CHAT_TEMPLATE": str(tmp_path / "chat.jinja"),
+    }
 
 
 @pytest.mark.parametrize("text", ["tool_parser=hermes", "vllm_dtype", "", "model_name=m", "=x"])

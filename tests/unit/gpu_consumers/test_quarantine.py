@@ -292,17 +292,6 @@ async def test_a_batch_that_exceeds_the_memory_is_split_while_the_store_is_unava
     assert (replica.log.requeued_indexes, replica.consumer.offsets) == ([4], [0])
 
 
-async def test_an_unavailable_pool_requeues_the_whole_quarantined_batch(
-    bulk: BulkReplica,
-) -> None:
-    bulk.engine.is_unavailable = True
-    bulk.start_batch(batch_of(*[b"{}"] * 20), is_redelivered=True)
-    assert await bulk.wait_ended() is None
-
-    assert bulk.log.requeued_indexes == [*range(20)]
-    assert [attempt.units for attempt in bulk.attempts.latest.values()] == [[]]
-
-
 async def test_attempts_are_deleted_only_after_the_commit(bulk: BulkReplica) -> None:
     batches = [batch_of(b"{}"), batch_of(b"{}")]
     for offset, batch in enumerate(batches):
@@ -315,16 +304,18 @@ async def test_attempts_are_deleted_only_after_the_commit(bulk: BulkReplica) -> 
     assert bulk.attempts.latest == {}
 
 
-async def test_redelivered_items_of_closed_jobs_do_not_run(bulk: BulkReplica) -> None:
+@pytest.mark.parametrize(("is_closed", "requeued"), [(True, []), (False, [*range(20)])])
+async def test_redelivered_items_of_closed_jobs_are_dropped_and_of_unavailable_pools_requeued(
+    bulk: BulkReplica, is_closed: bool, requeued: list[int]
+) -> None:
     batch = batch_of(*[b"crash"] * 20)
-    bulk.controls.closed_ids.add(batch.parts[0].job.job_id)
+    bulk.engine.is_unavailable = True
+    if is_closed:
+        bulk.controls.closed_ids.add(batch.parts[0].job.job_id)
     bulk.start_batch(batch, is_redelivered=True)
     assert await bulk.wait_ended() is None
 
-    assert (bulk.engine.executed, bulk.log.outcomes, bulk.log.requeued_indexes) == (
-        [],
-        [],
-        [],
-    )
-    assert bulk.consumer.offsets == [0]
-    assert bulk.capacity.in_flight == 0
+    assert (bulk.log.outcomes, bulk.log.requeued_indexes) == ([], requeued)
+    assert (bulk.consumer.offsets, bulk.capacity.in_flight) == ([0], 0)
+    assert bool(bulk.engine.executed) is not is_closed
+    assert all(attempt.units == [] for attempt in bulk.attempts.latest.values())
