@@ -146,23 +146,19 @@ def test_a_killed_api_closes_its_connections_and_frees_their_work(
 
 
 @pytest.mark.timeout(400)
-def test_a_restarting_broker_refuses_calls_temporarily(
+def test_a_restarting_broker_ends_no_role_and_hangs_no_stream(
     stack: Stack, upstream: StreamingUpstream, record_property: Callable[[str, object], None]
 ) -> None:
-    refusals: list[tuple[int, str, float]] = []
     roles = {one.pid for one in stack.processes()} - {broker(stack).pid}
     port = int(stack.state.kafka_bootstrap_servers.rpartition(":")[2])
 
     def restart() -> None:
         broker(stack).send_signal(signal.SIGTERM)
         await_true(lambda: not accepts_connections(port), "the broker to stop", 30.0)
-        with ThreadPoolExecutor(1) as pool:
-            opened = pool.submit(moment_of, lambda: accepts_connections(port), BROKER_START_S_MAX)
-            while not opened.done():
-                refusals.append(refusal(stack))
-                time.sleep(0.2)  # leaves CPU for the broker's start
+        await_true(lambda: accepts_connections(port), "the broker to start", BROKER_START_S_MAX)
+        started_s = time.monotonic()
         await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
-        record_property("first_good_answer_s", round(time.monotonic() - opened.result(), 2))
+        record_property("first_good_answer_s", round(time.monotonic() - started_s, 2))
 
     seen = run_streams(
         stack,
@@ -175,28 +171,10 @@ def test_a_restarting_broker_refuses_calls_temporarily(
     assert roles <= {one.pid for one in stack.processes()}, "a role died during the restart"
     assert count_ends(seen)["hung"] == 0, count_ends(seen)
     assert {one.error for one in seen if one.error} <= {"stream_interrupted", "log_unavailable"}
-    refused = [one for one in refusals if one[0] == 503]
-    assert refused, refusals
-    assert {code for _, code, _ in refused} <= {"log_unavailable", "no_capacity"}
-    assert all(1 <= retry_after <= 60 for _, _, retry_after in refused)
     await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
     assert_ran_once(seen, upstream)
-
-
-def moment_of(condition: Callable[[], bool], timeout_s: float) -> float:
-    """Wait until a condition holds and return the monotonic time."""
-    await_true(condition, "the port of the broker", timeout_s)
-    return time.monotonic()
 
 
 def broker(stack: Stack) -> psutil.Process:
     (found,) = [one for one in stack.processes() if "kafka.Kafka" in one.cmdline()]
     return found
-
-
-def refusal(stack: Stack) -> tuple[int, str, float]:
-    """Call once; return status, code and Retry-After, or zeros for a call that timed out."""
-    answer = call(stack, 500)
-    if answer.status_code != 503:
-        return answer.status_code, "", 0.0
-    return 503, answer.json()["error"]["code"], float(answer.headers["retry-after"])

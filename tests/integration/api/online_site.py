@@ -23,7 +23,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from tests.integration.api.pool import PlayedPool, answer_at_once
 from tests.integration.api.sites import Site, new_site, running
-from tests.integration.api.wire import connect, head
+from tests.integration.api.wire import connect, json_post
 from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
 
@@ -48,9 +48,8 @@ class Online:
     def send(self, fields: dict[str, Any] | None = None, **headers: str) -> socket.socket:
         """Send a call as `call` does and return its connection, which the test closes."""
         body = json.dumps(ASK | (fields or {}), separators=(",", ":")).encode()
-        kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
         connection = connect(self.site)
-        connection.sendall(head(self.site, ENDPOINT, **kind, **headers) + body)
+        connection.sendall(json_post(self.site, ENDPOINT, body, **headers))
         return connection
 
     def record(self, chunk: Chunk, **fields: Any) -> None:

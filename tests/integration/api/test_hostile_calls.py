@@ -11,7 +11,7 @@ from tests.integration.api.answers import refused
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
 from tests.integration.api.pool import say_nothing
 from tests.integration.api.sites import Site
-from tests.integration.api.wire import chunk, closes, connect, head, read_answer
+from tests.integration.api.wire import chunk, closes, connect, json_post, read_answer
 
 MIB = 1024 * 1024
 WAITS = {"Expect": "100-continue"}
@@ -22,10 +22,7 @@ EVENTS = b'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
 
 
 def call(site: Site, body: bytes = BODY, **headers: str) -> bytes:
-    """Return a call with its length, unless `headers` say how long it is."""
-    framed = {"Content_Length", "Transfer_Encoding"} & headers.keys()
-    length = {} if framed else {"Content_Length": str(len(body))}
-    return head(site, ENDPOINT, Content_Type="application/json", **length, **headers) + body
+    return json_post(site, ENDPOINT, body, **headers)
 
 
 def until_closed(connection: socket.socket) -> tuple[bytes, bytes]:

@@ -10,10 +10,10 @@ from prometheus_client import REGISTRY
 
 from storage.objects.object_store import write_object
 from tests.integration.api.answers import file_id
-from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
+from tests.integration.api.online_site import ASK, ENDPOINT, OpenOnline
 from tests.integration.api.pool import PlayedPool, good_end
 from tests.integration.api.sites import OpenSite
-from tests.integration.api.wire import connect, head
+from tests.integration.api.wire import connect, head, json_post
 from tests.support.until import until
 from topics.records.records import Chunk, ReplyEnd
 
@@ -21,11 +21,6 @@ PIECE = b'{"x":"' + b"y" * 10_000 + b'"}'
 STREAM = json.dumps({**ASK, "stream": True}).encode()
 WHOLE = json.dumps(ASK).encode()
 SIZE = 40_000_000  # more than the sockets hold
-
-
-def asking(online: Online, body: bytes = STREAM) -> bytes:
-    kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
-    return head(online.site, ENDPOINT, **kind) + body
 
 
 def cut_count(route: str = ENDPOINT, method: str = "POST") -> float:
@@ -55,7 +50,7 @@ def test_a_client_that_reads_nothing_is_cut_off_by_its_buffer(open_online: OpenO
 
     pool.script = script
     with connect(online.site) as connection:
-        connection.sendall(asking(online))
+        connection.sendall(json_post(online.site, ENDPOINT, STREAM))
         chunk = pool.only_chunk()
         pool.wait_for(lambda: pool.aborted(chunk.job.job_id))
         received = b""
@@ -78,12 +73,9 @@ def test_a_client_that_pauses_gets_the_whole_stream(open_online: OpenOnline) -> 
         pool.reply(chunk, end=good_end(b""))
 
     online.pool.script = script
-    with connect(online.site) as connection:
-        connection.sendall(asking(online))
+    with online.client.stream("POST", ENDPOINT, json=ASK | {"stream": True}) as answer:
         time.sleep(1)  # the hesitation itself
-        received = b""
-        while not received.endswith(b"0\r\n\r\n"):
-            received += connection.recv(1 << 20)
+        received = answer.read()
 
     assert received.count(PIECE) == count
     assert received.count(b"data: [DONE]") == 1
@@ -99,7 +91,7 @@ def test_an_unread_response_is_dropped_and_frees_its_slot(open_online: OpenOnlin
 
     online.pool.script = script
     with connect(online.site) as connection:
-        connection.sendall(asking(online, WHOLE))
+        connection.sendall(json_post(online.site, ENDPOINT, WHOLE))
         assert connection.recv(4) == b"HTTP"
         assert REGISTRY.get_sample_value("millrace_online_calls_open") == 1
         until(lambda: cut_count() > cut_before)

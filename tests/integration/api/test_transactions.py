@@ -20,11 +20,14 @@ from tests.conftest import execute
 from tests.support.stacks import await_true
 
 
-async def test_a_late_transaction_leaves_no_connection_open(
-    database_url: str,
-) -> None:
-    settings = DatabaseSettings.model_validate({"url": database_url})
-    database = Database(create_engine(settings, application_name="test"), threads=1, timeout_s=10)
+def new_database(url: str, threads: int = 1, timeout_s: float = 10) -> Database:
+    settings = DatabaseSettings.model_validate({"url": url})
+    engine = create_engine(settings, application_name="test")
+    return Database(engine, threads=threads, timeout_s=timeout_s)
+
+
+async def test_a_late_transaction_leaves_no_connection_open(database_url: str) -> None:
+    database = new_database(database_url)
     begun, may_end = threading.Event(), threading.Event()
     used: list[psycopg.Connection] = []
 
@@ -46,8 +49,7 @@ async def test_a_late_transaction_leaves_no_connection_open(
 
 async def test_hanging_transactions_delay_only_their_tenant(database_url: str) -> None:
     me, other = UUID(int=1), UUID(int=2)
-    settings = DatabaseSettings.model_validate({"url": database_url})
-    database = Database(create_engine(settings, application_name="test"), threads=8, timeout_s=0.5)
+    database = new_database(database_url, threads=8, timeout_s=0.5)
     may_end = threading.Event()
     count = 0
 
@@ -72,9 +74,7 @@ async def test_hanging_transactions_delay_only_their_tenant(database_url: str) -
         assert await until_answered(lambda: database.run_for_tenant(other, look)) == 1
         assert await until_answered(lambda: database.run_across_tenants(look)) == 1
         assert await database.find_problem(10) is None
-        with pytest.raises(
-            DatabaseUnavailableError
-        ):  # its threads are taken though nobody waits for them
+        with pytest.raises(DatabaseUnavailableError):  # its threads are taken though nobody waits
             await database.run_for_tenant(me, look)
         assert count == 4
         may_end.set()
@@ -88,8 +88,7 @@ async def test_hanging_transactions_delay_only_their_tenant(database_url: str) -
 async def test_a_read_only_server_is_not_ready(database_url: str, postgres_url: str) -> None:
     name = sa.make_url(database_url).database
     execute(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    settings = DatabaseSettings.model_validate({"url": database_url})
-    database = Database(create_engine(settings, application_name="test"), threads=1, timeout_s=10)
+    database = new_database(database_url)
     try:
         assert await database.find_problem(10) == "database away"
         execute(postgres_url, f"ALTER DATABASE {name} RESET default_transaction_read_only")

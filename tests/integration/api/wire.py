@@ -44,6 +44,13 @@ def head(site: Site, path: str = "/v1/files", method: str = "POST", **headers: s
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
+def json_post(site: Site, path: str, body: bytes, **headers: str) -> bytes:
+    """Return a request with its length, unless `headers` say how long it is."""
+    framed = {"Content_Length", "Transfer_Encoding"} & headers.keys()
+    length = {} if framed else {"Content_Length": str(len(body))}
+    return head(site, path, Content_Type="application/json", **length, **headers) + body
+
+
 def form_head(site: Site, **headers: str) -> bytes:
     """Return the head of an upload, chunked unless `headers` say a length."""
     kind = {"Content_Type": f"multipart/form-data; boundary={BOUNDARY}"}

@@ -1,0 +1,51 @@
+"""Goal: while the log is unavailable calls are refused at once, and soon afterwards they run."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stacks.services import running_child
+from cli.stack.data_folder import cache_dir
+from cli.stack.services import embedded_kafka as stack_kafka
+from tests.integration.api.online_site import opened
+from tests.integration.api.pool import answer_at_once, say_nothing
+from topics.settings import KafkaSettings
+
+RECOVERY_S_MAX = 30.0
+"""It takes 1 to 2 s, and several times that when other tests fill the machine."""
+
+
+@pytest.mark.timeout(180)
+def test_a_broker_restart(database_url: str, tmp_path: Path) -> None:
+    broker = stack_kafka.EmbeddedKafka(tmp_path / "log", cache_dir(os.environ))
+    broker.prepare()
+    with running_child(broker.child(), tmp_path / "first") as first:
+        first.wait_until(broker.is_ready, timeout_s=stack_kafka.READY_S_MAX, what="Kafka")
+        kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+        with (
+            opened(kafka, database_url, tmp_path / "objects") as online,
+            ThreadPoolExecutor(1) as thread,
+        ):
+            online.call().raise_for_status()
+            online.pool.script = say_nothing
+            waiting = thread.submit(online.call)
+            online.pool.wait_for(lambda: len(online.pool.chunks) == 2)
+            first.stop()
+
+            lost = waiting.result(10)
+            assert lost.status_code == 503
+            assert lost.json()["error"]["code"] == "log_unavailable"
+            began_s = time.monotonic()
+            refused = online.call()
+            assert time.monotonic() - began_s < 1
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] in {"log_unavailable", "no_capacity"}
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+
+            online.pool.script = answer_at_once
+            with running_child(broker.child(), tmp_path / "second") as second:
+                second.wait_until(broker.is_ready, timeout_s=stack_kafka.READY_S_MAX, what="Kafka")
+                online.pool.wait_for(lambda: online.call().status_code == 200, RECOVERY_S_MAX)
