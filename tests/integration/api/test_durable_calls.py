@@ -277,9 +277,7 @@ def test_a_stream_with_a_key_is_replayed(online: Online) -> None:
     assert len(online.pool.chunks) == 1
 
 
-def test_a_stream_holds_its_key_until_its_client_disconnects(
-    online: Online,
-) -> None:
+def test_a_stream_holds_its_key_until_its_client_disconnects(online: Online) -> None:
     online.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])
     ask = {"stream": True}
     with online.client.stream("POST", ENDPOINT, json=ASK | ask, headers={KEY: "s"}) as answer:

@@ -75,9 +75,7 @@ async def one_thread() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
-async def test_a_cancelled_queued_call_frees_its_memory(
-    hanging: threading.Event,
-) -> None:
+async def test_a_cancelled_queued_call_frees_its_memory(hanging: threading.Event) -> None:
     await one_thread()
     first = asyncio.create_task(run_in_store_thread(hanging.wait, 20))
     bodies = [Body() for _ in range(20)]
@@ -95,14 +93,6 @@ async def test_a_cancelled_queued_call_frees_its_memory(
     hanging.set()
     assert await first
     assert await run_in_store_thread(lambda: 1) == 1  # the thread lives
-
-
-async def test_errors_of_a_call_are_raised() -> None:
-    def refuse() -> None:
-        raise ObjectStoreUnavailableError
-
-    with pytest.raises(ObjectStoreUnavailableError):
-        await run_in_store_thread(refuse)
 
 
 @pytest.mark.parametrize("failure", [ObjectStoreUnavailableError, ObjectStoreRefusedError])

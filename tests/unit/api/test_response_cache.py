@@ -152,9 +152,7 @@ class Ledger:
         await asyncio.sleep(0)
 
 
-def test_every_hit_is_billed_once_despite_an_unconfirmed_commit(
-    cache: ResponseCache,
-) -> None:
+def test_every_hit_is_billed_once_despite_an_unconfirmed_commit(cache: ResponseCache) -> None:
     ledger, key = Ledger(), kept(cache, call(CERTAIN))
     database = cast("Database", ledger)
 
