@@ -157,9 +157,7 @@ class IdempotentRequest(TenantRequest):
         return answer, is_replay
 
     async def answer_once_holding_key(
-        self,
-        begin: Callable[[sa.Connection], UUID],
-        finish: Callable[[UUID], Awaitable[object]],
+        self, begin: Callable[[sa.Connection], UUID], finish: Callable[[UUID], Awaitable[object]]
     ) -> Response:
         """Like `answer_once`, for work that outlasts its transaction and that `finish` answers.
 

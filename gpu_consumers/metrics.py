@@ -11,8 +11,7 @@ ITEMS_SKIPPED = Counter(
     ["reason"],
 )
 ITEMS_HANDED_BACK = Counter(
-    "millrace_items_handed_back_total",
-    "Items requeued: pool unavailable, or replica draining",
+    "millrace_items_handed_back_total", "Items requeued: pool unavailable, or replica draining"
 )
 BATCH_ITEMS = Histogram(
     "millrace_execution_batch_items",

@@ -19,11 +19,7 @@ from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, sav
 from api.resources import batch_object, page_object, seconds
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
-from jobs.errors import (
-    DeadLetterNotFoundError,
-    InvalidFieldError,
-    JobNotFoundError,
-)
+from jobs.errors import DeadLetterNotFoundError, InvalidFieldError, JobNotFoundError
 from jobs.store.batches import check_open_batch_limit, checked_window_s, create_job
 from jobs.store.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
 from jobs.store.keyset_pages import unknown_cursor_error

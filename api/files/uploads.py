@@ -115,8 +115,7 @@ async def _store(request: TenantRequest, boundary: bytes, limits: UploadLimits) 
         received = 0
         revalidator = KeyRevalidator(request.http, services)
         rate = MinReadRate(
-            window_s=settings.upload_idle_timeout_s,
-            bytes_per_s_min=settings.upload_bytes_per_s_min,
+            window_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
         )
         async for data in read_at_min_rate(request.http, rate, SystemClock()):
             await revalidator.check_if_due()

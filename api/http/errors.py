@@ -89,10 +89,7 @@ def unavailable(message: str, *, retry_after_s: int, code: str) -> ApiError:
     )
 
 
-_MESSAGES: Final = {
-    404: "Unknown route.",
-    405: "This route does not support that method.",
-}
+_MESSAGES: Final = {404: "Unknown route.", 405: "This route does not support that method."}
 
 _STATUSES: Final[dict[type[InvalidRequestError], int]] = {
     IdempotencyKeyReusedError: 422,

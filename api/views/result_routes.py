@@ -21,13 +21,7 @@ from api.views.view_services import ViewServices, ViewServicesDep
 from core.ids import JOB, parse_public_id
 from jobs.errors import InvalidFieldError, JobNotFoundError
 from results.views.result_sources import ResultSource, result_source
-from results.views.sequenced_lines import (
-    Frame,
-    SequencedLines,
-    SequencedRow,
-    jsonl,
-    server_sent,
-)
+from results.views.sequenced_lines import Frame, SequencedLines, SequencedRow, jsonl, server_sent
 from storage.objects.errors import ObjectNotFoundError
 
 T = TypeVar("T")

@@ -64,8 +64,5 @@ def _replace_partitions(message: Any, partitions: Array) -> None:
     position = schema.names.index("topics")
     topic_name = schema.fields[position].array_of.names[0]
     fields = [*zip(schema.names, schema.fields, strict=True)]
-    fields[position] = (
-        "topics",
-        Array((topic_name, String("utf-8")), ("partitions", partitions)),
-    )
+    fields[position] = ("topics", Array((topic_name, String("utf-8")), ("partitions", partitions)))
     message.SCHEMA = Schema(*fields)

@@ -122,11 +122,7 @@ class RequestStream:
     """One agent on `requests.<class>`, and the partitions that are assigned to it."""
 
     def __init__(
-        self,
-        app: faust.App,
-        kafka: KafkaSettings,
-        job_class: str,
-        listener: StreamListener,
+        self, app: faust.App, kafka: KafkaSettings, job_class: str, listener: StreamListener
     ) -> None:
         """Deliver to `listener` once the app starts."""
         self._app, self._prefix, self._listener = app, kafka.topic_prefix, listener

@@ -134,9 +134,7 @@ class Dispatcher:
         now: Instant,
     ) -> None:
         popped = self._queues.pop_batch(
-            queue,
-            item_count_max=item_count_max,
-            token_count_max=self._limits.token_count_max,
+            queue, item_count_max=item_count_max, token_count_max=self._limits.token_count_max
         )
         queue.since_s = now.monotonic_s
         chunks = [chunk for chunk in popped if not self._settle_if_obsolete(chunk)]

@@ -20,11 +20,7 @@ class Queues:
     """Every chunk of this batcher that is not dispatched."""
 
     def __init__(
-        self,
-        *,
-        items_max: int,
-        bytes_max: int,
-        rank: Callable[[JobRef], int] = lambda _: 0,
+        self, *, items_max: int, bytes_max: int, rank: Callable[[JobRef], int] = lambda _: 0
     ) -> None:
         """`rank` orders the jobs of a tenant, the lowest first."""
         self._items_max, self._bytes_max = items_max, bytes_max

@@ -8,9 +8,7 @@ client = OpenAI(base_url=os.environ["MILLRACE_URL"] + "/v1", api_key=os.environ[
 model = os.environ["MILLRACE_MODEL"]
 
 answer = client.chat.completions.create(
-    model=model,
-    messages=[{"role": "user", "content": "Why is the sky blue?"}],
-    max_tokens=16,
+    model=model, messages=[{"role": "user", "content": "Why is the sky blue?"}], max_tokens=16
 )
 print(f"whole: {answer.choices[0].message.content}")
 

@@ -73,9 +73,7 @@ def refusal_answer(status_code: int, message: str, param: str | None) -> EngineA
 
 
 NOT_FINITE: Final = error_answer(
-    500,
-    "The model's answer holds numbers that are not finite.",
-    code="answer_not_finite",
+    500, "The model's answer holds numbers that are not finite.", code="answer_not_finite"
 )
 
 _JSON_MESSAGE: Final = "not JSON compliant"

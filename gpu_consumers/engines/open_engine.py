@@ -28,9 +28,5 @@ def open_engine(settings: EngineSettings) -> Engine:
     if not faults:
         return simulated
     return FaultInjectionEngine(
-        simulated,
-        faults,
-        slots,
-        latency_ms=latency_ms,
-        item_timeout_s=settings.item_timeout_s,
+        simulated, faults, slots, latency_ms=latency_ms, item_timeout_s=settings.item_timeout_s
     )

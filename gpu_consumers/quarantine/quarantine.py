@@ -34,12 +34,7 @@ from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import CrashCountOrder, ItemSemaphore, SharedExclusiveLock
-from gpu_consumers.quarantine.narrowing import (
-    SPLIT_COUNT,
-    initial_units,
-    narrow_units,
-    split_unit,
-)
+from gpu_consumers.quarantine.narrowing import SPLIT_COUNT, initial_units, narrow_units, split_unit
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import AttemptUnit, BatchAttempt
 

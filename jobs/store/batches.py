@@ -157,8 +157,7 @@ def checked_window_s(new: NewJob) -> int:
     window_s = window_seconds(new.completion_window)
     if window_s is None:
         raise InvalidFieldError(
-            "Give '24h', or a number with s, m, h or d, from 30s to 30d.",
-            param="completion_window",
+            "Give '24h', or a number with s, m, h or d, from 30s to 30d.", param="completion_window"
         )
     expires_after_s = new.output_expires_after_s
     if expires_after_s is not None and not (

@@ -120,9 +120,7 @@ def find_copy_indexes(connection: sa.Connection, job_id: UUID, span: range) -> s
     """Return the indexes of `span` that are copies."""
     columns = item_copies.c
     query = sa.select(columns.item_index).where(
-        columns.job_id == job_id,
-        columns.item_index >= span.start,
-        columns.item_index < span.stop,
+        columns.job_id == job_id, columns.item_index >= span.start, columns.item_index < span.stop
     )
     return set(connection.scalars(query))
 

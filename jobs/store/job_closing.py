@@ -109,9 +109,7 @@ def settle_if_complete(connection: sa.Connection, job_id: UUID) -> bool:
             == counted.succeeded + counted.failed + counted.cancelled + counted.expired,
         )
         .values(
-            state=JobState.FINALIZING.value,
-            settled_at=sa.func.now(),
-            finalizing_at=sa.func.now(),
+            state=JobState.FINALIZING.value, settled_at=sa.func.now(), finalizing_at=sa.func.now()
         )
         .returning(jobs.c.tenant_id, sa.extract("epoch", sa.func.now()))
     ).one_or_none()

@@ -59,13 +59,7 @@ dead_items: Final = sa.Table(
     timestamp("failed_at", has_default=True),
     sa.Column[object]("redriven_job_id", sa.Uuid, comment="the newest job that took it up again"),
     sa.PrimaryKeyConstraint("job_id", "item_index"),
-    sa.Index(
-        "ix_dead_items_tenant_id_failed_at",
-        "tenant_id",
-        "failed_at",
-        "job_id",
-        "item_index",
-    ),
+    sa.Index("ix_dead_items_tenant_id_failed_at", "tenant_id", "failed_at", "job_id", "item_index"),
     comment="Items of batches that failed for good, beside their rows in items",
 )
 

@@ -68,10 +68,7 @@ def _create_dead_items() -> None:
         sa.Column("item_index", sa.Integer(), nullable=False),
         sa.Column("tenant_id", sa.Uuid(), nullable=False),
         sa.Column(
-            "job_day",
-            sa.Integer(),
-            nullable=False,
-            comment="names the partition of its item row",
+            "job_day", sa.Integer(), nullable=False, comment="names the partition of its item row"
         ),
         sa.Column("attempt", sa.SmallInteger(), nullable=False, comment="the last one"),
         sa.Column(

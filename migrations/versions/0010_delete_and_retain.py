@@ -122,10 +122,7 @@ def _create_deletions() -> None:
             comment="of the file or job; NULL: as many as counted",
         ),
         sa.Column(
-            "key_id",
-            sa.Uuid(),
-            nullable=True,
-            comment="the API key that asked; NULL: its age did",
+            "key_id", sa.Uuid(), nullable=True, comment="the API key that asked; NULL: its age did"
         ),
         sa.Column(
             "counts",

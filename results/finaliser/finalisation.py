@@ -69,11 +69,7 @@ def finalise(
         job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
         inputs = input_files(connection, job)
     rows: Iterator[ItemRow] = item_rows(
-        engine,
-        lease.job_id,
-        day=job_day(job.created_at),
-        total_count=job.total_count,
-        check=check,
+        engine, lease.job_id, day=job_day(job.created_at), total_count=job.total_count, check=check
     )
     if job.zero_retention:
         rows = map(RowDecrypter(store, job.id).decrypt, rows)

@@ -119,8 +119,7 @@ def _delete_files(connection: sa.Connection, row: sa.Row[Any]) -> int:
         sa.update(files)
         .where(files.c.id.in_(unshared))
         .values(
-            deleted_at=sa.func.now(),
-            expires_at=sa.func.least(files.c.expires_at, sa.func.now()),
+            deleted_at=sa.func.now(), expires_at=sa.func.least(files.c.expires_at, sa.func.now())
         )
     )
     return ended.rowcount

@@ -42,10 +42,7 @@ timeout, a full disk. Not rejected data or wrong SQL, where a retry would be an 
 ROW_EXISTS: Final[tuple[type[Exception], ...]] = (psycopg.errors.UniqueViolation,)
 """For `except`: a row with that key exists. Also part of `DATA_REJECTED`."""
 
-DATA_REJECTED: Final[tuple[type[Exception], ...]] = (
-    psycopg.DataError,
-    psycopg.IntegrityError,
-)
+DATA_REJECTED: Final[tuple[type[Exception], ...]] = (psycopg.DataError, psycopg.IntegrityError)
 """For `except` around a driver's cursor: an invalid value or a violated constraint."""
 
 # A vanished host is detected after 10 + 3 * 5 s, not after the kernel's hours.

@@ -80,10 +80,7 @@ async def _run(
     stack: Stack, texts: list[str], max_tokens: int, timeout_ms: int, disturb: Callable[[], None]
 ) -> list[StreamSeen]:
     seen = [StreamSeen(text) for text in texts]
-    headers = {
-        "authorization": f"Bearer {stack.key}",
-        "x-request-timeout-ms": str(timeout_ms),
-    }
+    headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": str(timeout_ms)}
     limits = httpx.Limits(max_connections=len(texts))
     async with httpx.AsyncClient(
         base_url=stack.url, headers=headers, limits=limits, timeout=None

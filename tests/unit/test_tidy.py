@@ -34,12 +34,7 @@ def tracked() -> tuple[Path, ...]:
     """Files that git tracks or would track, as paths below the root."""
     command = "git -c safe.directory=* ls-files -z --cached --others --exclude-standard"
     listing = subprocess.run(
-        command.split(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=20,
+        command.split(), cwd=ROOT, capture_output=True, text=True, check=True, timeout=20
     ).stdout
     return tuple(sorted(Path(n) for n in listing.split("\0") if n and (ROOT / n).is_file()))
 

@@ -26,9 +26,7 @@ CRASH_EXIT_CODE: Final = 139
 """What a shell reports of a segmentation fault."""
 
 _ERROR = error_answer(
-    HTTPStatus.INTERNAL_SERVER_ERROR,
-    "A simulated fault.",
-    code="simulated_fault",
+    HTTPStatus.INTERNAL_SERVER_ERROR, "A simulated fault.", code="simulated_fault"
 )
 
 _OVERFLOW = refusal_answer(

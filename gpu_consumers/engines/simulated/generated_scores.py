@@ -148,12 +148,7 @@ def _listing(
 ) -> EngineAnswer:
     tokens = input_tokens_of(body)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
-    content = head | {
-        "object": "list",
-        "model": msgspec.Raw(model),
-        "data": data,
-        "usage": usage,
-    }
+    content = head | {"object": "list", "model": msgspec.Raw(model), "data": data, "usage": usage}
     return EngineAnswer(200, msgspec.json.encode(content), tokens)
 
 

@@ -216,11 +216,7 @@ def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> S
     request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
     shows_running = requested.include_usage and requested.continuous_usage_stats
     return StreamEvents(
-        emit,
-        requested,
-        meter,
-        strips_usage=not shows_running,
-        choices_per_prompt=request.n or 1,
+        emit, requested, meter, strips_usage=not shows_running, choices_per_prompt=request.n or 1
     )
 
 

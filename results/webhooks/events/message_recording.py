@@ -62,10 +62,7 @@ ON CONFLICT DO NOTHING
 since the job began, because the event that would create its watch may not be read yet."""
 
 _EVENTS: Final = {JobKind.BATCH: STATE_EVENTS, JobKind.REQUEST: REQUEST_EVENTS}
-_RECORDED_STATES: Final = {
-    JobState.IN_PROGRESS.value,
-    *(state.value for state in TERMINAL_STATES),
-}
+_RECORDED_STATES: Final = {JobState.IN_PROGRESS.value, *(state.value for state in TERMINAL_STATES)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,7 @@ def test_a_refused_redrive_writes_nothing(
 
 @pytest.mark.parametrize(
     ("limits", "code"),
-    [
-        ({"open_batches_max": 1}, "batch_limit_exceeded"),
-        ({"files_max": 1}, "file_limit_exceeded"),
-    ],
+    [({"open_batches_max": 1}, "batch_limit_exceeded"), ({"files_max": 1}, "file_limit_exceeded")],
 )
 def test_a_redrive_above_a_quota_writes_nothing(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], code: str

@@ -29,9 +29,7 @@ def test_a_hit_costs_nothing(online: Online) -> None:
 
     def billed() -> list[tuple[object, ...]]:
         query = sa.select(
-            usage_ledger.c.model_version,
-            usage_ledger.c.item_count,
-            usage_ledger.c.output_tokens,
+            usage_ledger.c.model_version, usage_ledger.c.item_count, usage_ledger.c.output_tokens
         ).where(usage_ledger.c.tenant_id == tenant_id)
         with engine.connect() as connection:
             return [tuple(row) for row in connection.execute(query)]

@@ -12,12 +12,7 @@ from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.batcher.harness import (
-    Bench,
-    expected,
-    job_ref,
-    wait_until,
-)
+from tests.integration.batcher.harness import Bench, expected, job_ref, wait_until
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import chunk_headers, decode, encode, kind_headers

@@ -4,13 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from tests.integration.batcher.harness import (
-    Bench,
-    Caller,
-    Replica,
-    call_ref,
-    wait_until,
-)
+from tests.integration.batcher.harness import Bench, Caller, Replica, call_ref, wait_until
 from topics.records.records import Chunk, JobRef
 
 CALL_S = 10.0

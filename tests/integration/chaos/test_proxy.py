@@ -95,9 +95,7 @@ def test_throttling_bounds_the_rate(proxied: tuple[Proxy, int]) -> None:
         assert time.monotonic() - started_s >= size / proxies.BYTES_PER_S
 
 
-def test_a_black_hole_keeps_bytes_until_it_is_healed(
-    proxied: tuple[Proxy, int],
-) -> None:
+def test_a_black_hole_keeps_bytes_until_it_is_healed(proxied: tuple[Proxy, int]) -> None:
     proxy, port = proxied
     with connect(port) as connection:
         assert exchange(connection) == b"hello"

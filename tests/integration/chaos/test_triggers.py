@@ -77,9 +77,7 @@ def test_a_write_from_an_old_epoch_is_found(job_database: JobDatabase) -> None:
     assert (late.user, late.role, late.epoch) == (first, "intake", 2)
 
 
-def test_only_leases_of_unlocked_unfinished_jobs_can_be_lost(
-    job_database: JobDatabase,
-) -> None:
+def test_only_leases_of_unlocked_unfinished_jobs_can_be_lost(job_database: JobDatabase) -> None:
     first, second = HOSTS
     later = "UPDATE job_leases SET expires_at = now() + interval '1 min' WHERE job_id = :job"
     job_database.act(first, claim(1), later)

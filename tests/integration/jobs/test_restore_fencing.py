@@ -10,11 +10,7 @@ import sqlalchemy as sa
 
 from core.states import CloseReason
 from jobs.recovery import restore_fencing
-from jobs.recovery.restore_fencing import (
-    VERSION_JUMP,
-    count_unvalidated_jobs,
-    fence_restored_jobs,
-)
+from jobs.recovery.restore_fencing import VERSION_JUMP, count_unvalidated_jobs, fence_restored_jobs
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox

@@ -157,11 +157,7 @@ class JobModel:
         if (
             is_complete
             and not self.settled
-            and self.state
-            in {
-                JobState.IN_PROGRESS,
-                JobState.CANCELLING,
-            }
+            and self.state in {JobState.IN_PROGRESS, JobState.CANCELLING}
         ):
             self.settled = True
             if self.state is JobState.IN_PROGRESS:

@@ -14,14 +14,7 @@ from results.writer.call_billing import CallBill, bills_of, write_bills
 from results.writer.record_groups import is_bill
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
-from tests.integration.results.outcomes import (
-    days_ago,
-    execute,
-    fetch,
-    job_ref,
-    outcome,
-    scalars,
-)
+from tests.integration.results.outcomes import days_ago, execute, fetch, job_ref, outcome, scalars
 from topics.records.records import CallRef, Outcomes
 
 TENANT = UUID(int=7)

@@ -13,13 +13,7 @@ from results.tables import billed_calls
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.job_log import JobLog
-from tests.integration.results.outcomes import (
-    add_running_job,
-    execute,
-    job_ref,
-    outcome,
-    scalars,
-)
+from tests.integration.results.outcomes import add_running_job, execute, job_ref, outcome, scalars
 from topics.records.records import CallRef, Outcomes
 
 HIT = "the model of an answer out of the cache"

@@ -17,13 +17,7 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.finaliser import item_rows as pages
 from results.finaliser.finalisation import finalise
-from results.finaliser.item_rows import (
-    CHUNK_ROWS,
-    PAGE_ITEMS,
-    PAGE_OPTIONS,
-    READ_ITEMS,
-    item_rows,
-)
+from results.finaliser.item_rows import CHUNK_ROWS, PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, item_rows
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks, write_object
 from storage.postgres.engines import create_engine

@@ -127,11 +127,7 @@ def idle(engine: sa.Engine, name: str) -> None:
 @pytest.mark.parametrize("raw", [True, False])
 @pytest.mark.parametrize("lose", [idle, terminate])
 def test_a_lost_transaction_is_unavailable_and_the_next_works(
-    new_engine: NewEngine,
-    engine: sa.Engine,
-    lose: Callable[[sa.Engine, str], object],
-    *,
-    raw: bool,
+    new_engine: NewEngine, engine: sa.Engine, lose: Callable[[sa.Engine, str], object], *, raw: bool
 ) -> None:
     name = f"test-{uuid.uuid4().hex}"
     victim = new_engine(name=name, pool_size=1, idle_transaction_timeout_s=2)

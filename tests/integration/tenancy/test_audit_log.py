@@ -12,12 +12,7 @@ from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.audit_log import CLI, Action, record_audit_event
-from tenancy.audit_reading import (
-    ChainCheck,
-    find_chains,
-    read_entries,
-    verify_chain,
-)
+from tenancy.audit_reading import ChainCheck, find_chains, read_entries, verify_chain
 from tenancy.tables import audit_heads, audit_log
 from tenancy.tenants import create_tenant
 

@@ -28,9 +28,7 @@ def settings(
     request: pytest.FixtureRequest, kafka_bootstrap: str, topic_prefix: str
 ) -> KafkaSettings:
     return KafkaSettings(
-        bootstrap_servers=kafka_bootstrap,
-        topic_prefix=topic_prefix,
-        group_protocol=request.param,
+        bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix, group_protocol=request.param
     )
 
 

@@ -103,9 +103,7 @@ def test_the_removal_of_an_absent_member_is_not_logged(
     assert not caplog.records
 
 
-def test_a_removal_from_an_unavailable_broker_times_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_removal_from_an_unavailable_broker_times_out(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         unavailable = KafkaSettings(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}")
         remove_member(unavailable, "readers", "gone", "classic", timeout_s=0.2)

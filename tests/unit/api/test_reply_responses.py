@@ -18,10 +18,7 @@ from api.online.answer.reply_responses import ReplyResponses
 from api.online.await_reply.open_calls import OpenCall
 from api.online.calls import AdmittedCall, PlannedCall, PreparedCall, Timings
 from api.online.exchange import CompleteResponse
-from api.online.memory_limits import (
-    LARGE_BYTES,
-    ResponseMemoryLimit,
-)
+from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from api.online.pipeline import CallPipeline
 from api.online.send.call_sender import LargeBodies
 from api.online.settings import OnlineSettings

@@ -11,10 +11,7 @@ from api.http.client_connection import EXTENSION
 from api.http.errors import ApiError
 from api.http.middleware import RequestEnvelope, WriteDeadline
 from api.online.exchange import CompleteResponse, Exchange, Recording, send_response
-from api.online.memory_limits import (
-    LARGE_BYTES,
-    ResponseMemoryLimit,
-)
+from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from core.ids import new_uuid
 from tests.support.online_calls import new_exchange
 

@@ -68,11 +68,7 @@ def test_item_without_an_answer_has_code_and_message(
     code: str | None, message: str | None, shown: str
 ) -> None:
     never = row(
-        outcome=Outcome.CANCELLED,
-        status_code=0,
-        error_code=code,
-        error_message=message,
-        body=None,
+        outcome=Outcome.CANCELLED, status_code=0, error_code=code, error_message=message, body=None
     )
 
     assert json.loads(line(never, "a")) == {

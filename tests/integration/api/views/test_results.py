@@ -111,10 +111,7 @@ def test_a_stream_continues_to_the_end(site: Site) -> None:
     has_started = threading.Event()
 
     def subscribe() -> None:
-        with (
-            site.client() as client,
-            following(client, f"{batch.path}/results") as events,
-        ):
+        with site.client() as client, following(client, f"{batch.path}/results") as events:
             for event in events:
                 has_started.set()
                 if event is not None:

@@ -3,12 +3,7 @@
 import pytest
 
 from results.webhooks.endpoints.address_policy import AddressPolicy, address_policy
-from results.webhooks.endpoints.receiver_urls import (
-    URL_CHARS_MAX,
-    UrlError,
-    is_address,
-    parse_url,
-)
+from results.webhooks.endpoints.receiver_urls import URL_CHARS_MAX, UrlError, is_address, parse_url
 from results.webhooks.settings import WebhookSettings
 
 MALFORMED = [
