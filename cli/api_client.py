@@ -33,8 +33,7 @@ _API_CONTENT_TYPES: Final = (_JSON, "text/event-stream")
 _CHAT: Final = "/v1/chat/completions"
 
 UrlOption: TypeAlias = Annotated[
-    str,
-    typer.Option("--url", envvar="MILLRACE_URL", help="URL of the API, without /v1."),
+    str, typer.Option("--url", envvar="MILLRACE_URL", help="URL of the API, without /v1.")
 ]
 KeyOption: TypeAlias = Annotated[
     str,

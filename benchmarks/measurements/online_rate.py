@@ -12,12 +12,7 @@ Goal: 1,500 calls/s, 20,000 tokens/s, 512 MiB.
 
 from benchmarks.children.online_load import LoadTask
 from benchmarks.runs import Report, Row, Run, Setup
-from benchmarks.stacks.load_runs import (
-    chat_task,
-    connected_load,
-    percentiles_ms,
-    run_measured,
-)
+from benchmarks.stacks.load_runs import chat_task, connected_load, percentiles_ms, run_measured
 from benchmarks.stacks.stack import RunningStack, running_stack
 from benchmarks.statistics.cpu import peak_memory
 from benchmarks.statistics.pairing import fact, role_rows, run_repeatedly, single_row

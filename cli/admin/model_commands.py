@@ -10,8 +10,7 @@ from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 
 app = typer.Typer(
-    no_args_is_help=True,
-    help="Register and list models. For operators: connects to Postgres.",
+    no_args_is_help=True, help="Register and list models. For operators: connects to Postgres."
 )
 
 _HEADERS = ("name", "version", "pool", "engine", "endpoints")
@@ -26,8 +25,7 @@ def add(
     ],
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")],
     endpoints: Annotated[
-        str,
-        typer.Option(help=f"Comma-separated, of {', '.join(ENDPOINTS)}; /v1 may be omitted."),
+        str, typer.Option(help=f"Comma-separated, of {', '.join(ENDPOINTS)}; /v1 may be omitted.")
     ],
     data: DataOption = None,
 ) -> None:
@@ -38,12 +36,7 @@ def add(
     """
     with transaction(data) as connection:
         added = add_model(
-            connection,
-            name,
-            version,
-            pool=pool,
-            engine=engine,
-            endpoints=endpoint_paths(endpoints),
+            connection, name, version, pool=pool, engine=engine, endpoints=endpoint_paths(endpoints)
         )
     typer.echo(f"{added.name} {added.version}")
 

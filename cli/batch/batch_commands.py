@@ -70,8 +70,7 @@ _MaxFailedRatio: TypeAlias = Annotated[
     typer.Option(min=0, max=1, help="Stop the job when a larger share of executed items fails."),
 ]
 _FailedRatioSample: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="Executed items from which the ratio counts; default 100."),
+    int | None, typer.Option(min=1, help="Executed items from which the ratio counts; default 100.")
 ]
 _MaxTotalTokens: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="Stop the job when it has used this many tokens.")
@@ -257,8 +256,7 @@ def update(
         str | None, typer.Option(help="Completion window, counted from the job's creation.")
     ] = None,
     expires_at: Annotated[
-        datetime | None,
-        typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="Time of expiry, in UTC."),
+        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="Time of expiry, in UTC.")
     ] = None,
     priority: PriorityOption = None,
 ) -> None:
@@ -275,9 +273,7 @@ def update(
 @app.command()
 @with_client
 def append(
-    client: Client,
-    job: IdArgument,
-    file: Annotated[str, typer.Argument(help=FILE_HELP)],
+    client: Client, job: IdArgument, file: Annotated[str, typer.Argument(help=FILE_HELP)]
 ) -> None:
     """Upload FILE and append it to a job submitted with --no-seal; print the file's id.
 

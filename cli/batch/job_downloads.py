@@ -92,12 +92,7 @@ class DownloadTarget:
 
 
 def download_file(
-    client: Client,
-    file_id: str | None,
-    sink: IO[bytes],
-    name: str,
-    *,
-    quiet: bool = False,
+    client: Client, file_id: str | None, sink: IO[bytes], name: str, *, quiet: bool = False
 ) -> None:
     """Stream a file of the API into `sink`, called `name` in errors; nothing for None.
 

@@ -28,8 +28,7 @@ _FATAL = frozenset({ExitCode.AUTH, ExitCode.NOT_FOUND})
 def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     client: Client,
     prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", "-p", help="Send this prompt and exit; - reads stdin."),
+        str | None, typer.Option("--prompt", "-p", help="Send this prompt and exit; - reads stdin.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Name of the model; default: the first that serves chat.")
@@ -83,12 +82,7 @@ class Conversation:
     """The messages so far, without prompts that have no complete answer."""
 
     def __init__(
-        self,
-        client: Client,
-        parameters: dict[str, Any],
-        *,
-        system: str | None,
-        quiet: bool,
+        self, client: Client, parameters: dict[str, Any], *, system: str | None, quiet: bool
     ) -> None:
         """Use `parameters`, which include the model, in every call."""
         self._client, self._parameters, self._quiet = client, parameters, quiet

@@ -17,13 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from cli.stack.data_folder import (
-    StackState,
-    cache_dir,
-    lock_data_folder,
-    remove_state,
-    write_state,
-)
+from cli.stack.data_folder import StackState, cache_dir, lock_data_folder, remove_state, write_state
 from cli.stack.errors import StackError
 from cli.stack.processes.child import ReadinessLines
 from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports

@@ -79,10 +79,7 @@ class GroupConsumer:
             self._consumer, names, has_error_events=has_error_events
         )
         self._consumer.subscribe(
-            names,
-            on_assign=self._assign,
-            on_revoke=self._revoke,
-            on_lost=self._lose,
+            names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
         )
 
     @property

@@ -110,12 +110,7 @@ class RecordProducer:
         while True:
             try:
                 self._producer.produce(
-                    self._prefix + topic,
-                    value,
-                    key,
-                    partition,
-                    on_delivery=report,
-                    headers=headers,
+                    self._prefix + topic, value, key, partition, on_delivery=report, headers=headers
                 )
                 break
             except BufferError:
@@ -163,14 +158,7 @@ class RecordProducer:
         def report(failure: BaseException | None) -> None:
             loop.call_soon_threadsafe(resolve_future, done, failure)
 
-        self.send(
-            topic,
-            value,
-            partition=partition,
-            key=key,
-            headers=headers,
-            on_delivery=report,
-        )
+        self.send(topic, value, partition=partition, key=key, headers=headers, on_delivery=report)
         await done
 
     def close(self, timeout_s: float = 10.0) -> None:
