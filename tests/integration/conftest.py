@@ -4,23 +4,46 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from pydantic import SecretStr
 
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
+from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
+from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
 
 @pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    """The session's broker, with shared topics of this test alone; a package may replace it."""
+    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    TopicAdmin(settings).create(SHARED_TOPICS)
+    return settings
+
+
+@pytest.fixture
 def producer(kafka: KafkaSettings) -> Iterator[RecordProducer]:
-    """A producer on the log that the package's own `kafka` fixture names."""
     producer = RecordProducer(kafka, client_id="test", linger_ms=1)
     yield producer
     producer.close()
 
 
 @pytest.fixture
-def connection(database_url: str) -> Iterator[sa.Connection]:
-    """One transaction on the migrated database, committed at the end of the test."""
-    engine = sa.create_engine(database_url)
+def database(database_url: str) -> DatabaseSettings:
+    """A database at the newest revision, of this test alone."""
+    return DatabaseSettings(url=SecretStr(database_url))
+
+
+@pytest.fixture
+def engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
+    engine = create_engine(database, application_name="test")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def connection(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One transaction, committed at the end of the test."""
     with engine.begin() as opened:
         yield opened
-    engine.dispose()

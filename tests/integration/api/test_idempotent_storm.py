@@ -38,13 +38,6 @@ def api(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Api
         yield api
 
 
-@pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
 def new_secret(engine: sa.Engine) -> str:
     with engine.begin() as connection:
         return create_key(connection, create_tenant(connection, uuid.uuid4().hex), "test").secret

@@ -32,7 +32,6 @@ from tests.integration.results.outcomes import (
     add_running_job,
     assert_totals_agree,
     counters,
-    new_engine,
 )
 from topics.records.catalogue import CAPACITY, REQUESTS_BULK, RESULTS
 from topics.records.chunks import split_into_chunks
@@ -118,13 +117,6 @@ class OutageReplica(ThreadedReplica):
             finally:
                 self.left.set()
                 await engine.stop()
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
-    engine = new_engine(database_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
 from tests.integration.life_cycle.real_job import RealJob
-from tests.integration.results.outcomes import assert_totals_agree, new_engine
+from tests.integration.results.outcomes import assert_totals_agree
 
 EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "50"))
 SHARDS = int(os.environ.get("LIFE_CYCLE_SHARDS", "1"))
@@ -238,9 +238,8 @@ class LifeCycle(RuleBasedStateMachine):
 @pytest.mark.timeout(300 + 10 * EXAMPLES // SHARDS)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_job_follows_the_documented_life_cycle(
-    database_url: str, tmp_path: Path, shard: int
+    engine: sa.Engine, tmp_path: Path, shard: int
 ) -> None:
-    engine = new_engine(database_url)
     store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
@@ -255,4 +254,3 @@ def test_a_job_follows_the_documented_life_cycle(
             suppress_health_check=list(HealthCheck),
         ),
     )
-    engine.dispose()

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-from pydantic import SecretStr
 
 from core.clock import SystemClock
 from core.ids import new_uuid
@@ -17,20 +16,10 @@ from jobs.store.removable_objects import mark_removed
 from results.retention.orphan_sweep import OrphanSweep
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectInfo, ObjectStore, write_object
-from storage.postgres.engines import create_engine
-from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs import rows
 from tests.integration.jobs.rows import add_job, add_tenant
 
 DAY_S = 86_400.0
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
-    settings = DatabaseSettings(url=SecretStr(database_url))
-    engine = create_engine(settings, application_name="orphans")
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

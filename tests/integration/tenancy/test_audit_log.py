@@ -1,15 +1,11 @@
 """Goal: audit events form one chain per tenant, and every change of it is detected."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-from pydantic import SecretStr
 
-from storage.postgres.engines import create_engine
-from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.audit_log import CLI, Action, record_audit_event
 from tenancy.audit_reading import ChainCheck, find_chains, read_entries, verify_chain
@@ -19,14 +15,6 @@ from tenancy.tenants import create_tenant
 pytestmark = pytest.mark.timeout(300)
 
 TENANT = UUID(int=5)
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
-    settings = DatabaseSettings(url=SecretStr(database_url), pool_size=8)
-    engine = create_engine(settings, application_name="test")
-    yield engine
-    engine.dispose()
 
 
 def record(connection: sa.Connection, number: int = 0, tenant_id: UUID = TENANT) -> None:

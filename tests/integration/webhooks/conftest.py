@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-from pydantic import SecretStr
 
 from core.clock import SystemClock
 from core.ids import new_uuid
@@ -31,14 +30,9 @@ from results.webhooks.events.message_recording import find_subscriptions, record
 from results.webhooks.events.messages import TERMINAL_EVENTS, WebhookMessage, job_message
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_endpoints
-from storage.postgres.engines import create_engine
-from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import execute, fetch, scalars
 from tests.integration.webhooks.receivers import Answer, Receiver, receiving
-from topics.clients.admin import TopicAdmin
-from topics.records.catalogue import SHARED_TOPICS
-from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 40.0
 CIPHER = SecretCipher([b"k" * 32], os.urandom)
@@ -139,28 +133,9 @@ class Site:
 
 
 @pytest.fixture
-def database(database_url: str) -> DatabaseSettings:
-    return DatabaseSettings(url=SecretStr(database_url))
-
-
-@pytest.fixture
-def engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
-    engine = create_engine(database, application_name="test")
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
 def site(engine: sa.Engine) -> Site:
     with engine.begin() as connection:
         return Site(engine, add_tenant(connection))
-
-
-@pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    TopicAdmin(settings).create(SHARED_TOPICS)
-    return settings
 
 
 def fast_settings(**given: object) -> WebhookSettings:
