@@ -59,12 +59,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _bounds(interval: Interval, *, is_ratio: bool) -> str:
-    bounds = f"[{number(interval.low)}, {number(interval.high)}] {_coverage(interval)}"
+    is_range = interval.coverage is None
+    coverage = f"range of {interval.count}" if is_range else f"{interval.coverage:.0%}"
+    bounds = f"[{number(interval.low)}, {number(interval.high)}] {coverage}"
     return f"× {number(interval.median)} {bounds}" if is_ratio else bounds
-
-
-def _coverage(interval: Interval) -> str:
-    """Return the coverage of an interval, or the number of samples of a plain range."""
-    if interval.coverage is None:
-        return f"range of {interval.count}"
-    return f"{interval.coverage:.0%}"

@@ -8,8 +8,7 @@ import msgspec
 
 Relation = Literal["<=", ">=", "goal", "report"]
 """How a value compares with its limit: `goal` is an upper bound that is aimed at and not promised;
-`report` has no limit.
-"""
+`report` has no limit."""
 
 
 OTHER_DRILLS: Final = "other drills"
@@ -177,8 +176,7 @@ REQUIRED_ITEM_TRIALS = {
 }
 """Trials that a promise requires in all, and the unit of a trial; one run may have fewer.
 
-Measures of the promises in `REQUIRED_ITEM_TRIALS` have many trials a round; others have one.
-"""
+Measures of the promises in `REQUIRED_ITEM_TRIALS` have many trials a round; others have one."""
 
 LOST_LEASE_WRITES = "writes accepted under a lease lost while its holder was stopped"
 REQUIRED_LEASE_LOSSES = {"intake": (500, "lost leases")}

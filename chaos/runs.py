@@ -34,8 +34,7 @@ from chaos.verification.lifecycle import LifecycleChecker
 
 FURTHER_TRIALS_S = 38 * 60.0
 """Later than this no drill starts a second round, which leaves the rest of an hour for first
-rounds.
-"""
+rounds."""
 
 
 Check = Callable[[], Iterable[Measure]]

@@ -130,10 +130,7 @@ def properties(
     text = server_properties(
         log_dir, broker.direct, broker.controller, session_ms=int(session_s * 1000)
     )
-    settings: dict[str, object] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        settings[name] = value
+    settings: dict[str, object] = {**dict(line.split("=", 1) for line in text.splitlines())}
     replicas = min(3, len(all_brokers))
     in_sync = 2 if replicas == 3 else 1
     listeners = {"DIRECT": (broker.direct, broker.direct), "INNER": (broker.inner, broker.inner)}

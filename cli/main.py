@@ -38,15 +38,11 @@ app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 batch.command("items")(items)
 batch.command("stream")(stream)
 batch.command("audit")(audit)
-app.add_typer(batch, name="batch")
-app.add_typer(jobs, name="jobs")
-app.add_typer(dlq, name="dlq")
-app.add_typer(webhooks, name="webhooks")
-app.add_typer(audit_log, name="audit")
-app.add_typer(keys, name="keys")
-app.add_typer(tenants, name="tenants")
-app.add_typer(models, name="models")
-app.add_typer(topics, name="topics")
+for name, group in {"batch": batch, "jobs": jobs, "dlq": dlq, "webhooks": webhooks}.items():
+    app.add_typer(group, name=name, no_args_is_help=True, epilog=EXIT_CODES_HELP)
+for name, group in (("audit", audit_log), ("keys", keys), ("tenants", tenants), ("models", models)):
+    app.add_typer(group, name=name, no_args_is_help=True)
+app.add_typer(topics, name="topics", no_args_is_help=True)
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def running_stack(
     try:
         yield RunningStack(_wait_until_ready(process, log), process.pid)
     finally:
-        stop_process(process, STOP_S_MAX)
+        process.stop(STOP_S_MAX)
 
 
 def spawn_stack(data: Path, options: Sequence[str], env: Mapping[str, str]) -> ChildProcess:
@@ -60,15 +60,6 @@ def spawn_stack(data: Path, options: Sequence[str], env: Mapping[str, str]) -> C
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), env=env, parent_death_signal=signal.SIGTERM)
     return spawn(child, data / "logs")
-
-
-def stop_process(process: ChildProcess, timeout_s: float) -> None:
-    """Stop a process with SIGTERM, as an operator does, and kill it after `timeout_s`."""
-    process.send(signal.SIGTERM)
-    deadline_s = time.monotonic() + timeout_s
-    while not process.has_ended() and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
-    process.kill_and_reap()
 
 
 def parse_ready(text: str) -> Server | None:

@@ -93,11 +93,6 @@ class Sample(NamedTuple):
     total: int
 
 
-def rate_before(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float:
-    """Return the rate over the `over_s` before `until_s`."""
-    return rate(samples, until_s - over_s, until_s)
-
-
 def steady_rate(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float | None:
     """Return the rate over the `over_s` before `until_s`, or None when it stalled there.
 
@@ -105,7 +100,7 @@ def steady_rate(samples: Sequence[Sample], until_s: float, *, over_s: float) -> 
     """
     middle_s = until_s - over_s / 2
     halves = rate(samples, until_s - over_s, middle_s), rate(samples, middle_s, until_s)
-    return rate_before(samples, until_s, over_s=over_s) if min(halves) >= RATE_MIN else None
+    return rate(samples, until_s - over_s, until_s) if min(halves) >= RATE_MIN else None
 
 
 def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:

@@ -92,17 +92,24 @@ class Client:
             self.last_failure = type(failure).__name__
             return None
 
-    def retry_until_success(
-        self, op: str, key: str, send: Callable[[], httpx.Response | None], until_s: float
-    ) -> httpx.Response:
-        """Repeat a request under one idempotency key until it succeeds or is refused for good.
+    def post_until_success(
+        self,
+        op: str,
+        key: str,
+        path: str,
+        until_s: float,
+        headers: Mapping[str, str] | None = None,
+        **content: Any,
+    ) -> dict[str, Any]:
+        """Repeat a POST under one idempotency key until it succeeds or is refused for good.
 
         Raises NotServedError when it is refused, at the deadline, and for a success without an id:
         such a response acknowledges an object that cannot be read.
         """
+        headers = {"idempotency-key": key, **(headers or {})}
         while True:
             self.recorder.record(self.name, op, key, "invoke")
-            response = send()
+            response = self.call("POST", path, headers, **content)
             if response is None:
                 self.recorder.record(self.name, op, key, "info", failure=self.last_failure)
             elif response.is_success:
@@ -112,7 +119,8 @@ class Client:
                 )
                 if object_id is None:
                     raise NotServedError(f"{op} {key}: {response.status_code} without an id")
-                return response
+                created: dict[str, Any] = response.json()
+                return created
             else:
                 self.recorder.record(self.name, op, key, "fail", status=response.status_code)
                 if response.status_code not in RETRYABLE_STATUSES:
@@ -123,31 +131,16 @@ class Client:
 
     def upload(self, key: str, content: bytes, until_s: float) -> str:
         """Upload an input file and return its id. Raises NotServedError."""
-        response = self.retry_until_success(
-            "upload",
-            key,
-            lambda: self.call(
-                "POST",
-                "/v1/files",
-                {"idempotency-key": key},
-                files={"file": ("in.jsonl", content)},
-                data={"purpose": "batch"},
-            ),
-            until_s,
+        files, data = {"file": ("in.jsonl", content)}, {"purpose": "batch"}
+        created = self.post_until_success(
+            "upload", key, "/v1/files", until_s, files=files, data=data
         )
-        return str(response.json()["id"])
+        return str(created["id"])
 
     def create(self, key: str, file_id: str, until_s: float, **fields: object) -> dict[str, Any]:
         """Create a job and return it. Raises NotServedError."""
         body = job_body(file_id, **fields)
-        response = self.retry_until_success(
-            "create",
-            key,
-            lambda: self.call("POST", "/v1/batches", {"idempotency-key": key}, json=body),
-            until_s,
-        )
-        found: dict[str, Any] = response.json()
-        return found
+        return self.post_until_success("create", key, "/v1/batches", until_s, json=body)
 
     def submit(self, key: str, content: bytes, until_s: float) -> dict[str, Any]:
         """Upload an input file, create a job of it, and return the job. Raises NotServedError."""

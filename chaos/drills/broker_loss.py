@@ -9,7 +9,7 @@ from typing import Final
 
 from chaos.checkers import outages
 from chaos.checkers.end_states import MAY_BE_CANCELLED
-from chaos.checkers.outages import RATE_MIN, Sample, rate_before, seconds_to_recovery
+from chaos.checkers.outages import RATE_MIN, Sample, rate, seconds_to_recovery
 from chaos.clients.client import Client, input_lines, job_body
 from chaos.clients.observers import probing
 from chaos.drills.context import MODEL, DrillContext
@@ -62,9 +62,9 @@ def _kill_brokers(
     with sampling(engine) as samples, contextlib.ExitStack() as cleanup:
         time.sleep(LEAD_S)
         lost_s = time.monotonic()
-        rate = rate_before(samples, lost_s, over_s=LEAD_S - 1)
-        if rate < RATE_MIN:
-            raise DrillError(f"{rate:.1f} items/s before the loss: too few to measure a recovery")
+        before = rate(samples, lost_s - LEAD_S + 1, lost_s)
+        if before < RATE_MIN:
+            raise DrillError(f"{before:.1f} items/s before the loss: too few to measure a recovery")
         for name in names:
             cleanup.callback(
                 require_target(processes.kill_service(context.installation, name), name)
@@ -75,14 +75,14 @@ def _kill_brokers(
             for name in names:
                 context.installation.allow_start(name)
         since_s = lost_s if is_one else time.monotonic()
-        took_s = _await_recovery(samples, since_s, RECOVERED_SHARE * rate, limit_s)
+        took_s = _await_recovery(samples, since_s, RECOVERED_SHARE * before, limit_s)
         if is_one:
             _require_down(context, names)
     record_samples(context, " ".join(names), samples, lost_s)
     ended = database.cancel_jobs(engine, client, [job_id], time.monotonic() + 120)
     time.sleep(down_s if is_one else 0)  # until replicas are in sync again
     what = "one broker lost" if is_one else "all brokers lost and back"
-    context.note(f"{' '.join(names)}: {rate:.0f} items/s before, back after {took_s:.1f} s")
+    context.note(f"{' '.join(names)}: {before:.0f} items/s before, back after {took_s:.1f} s")
     return [
         duration(
             "P10",
@@ -90,7 +90,7 @@ def _kill_brokers(
             took_s,
             limit_s,
             size=ITEMS,
-            evidence=f"{rate:.0f} items/s before",
+            evidence=f"{before:.0f} items/s before",
         ),
         *reconcile_jobs(engine, client, [EndedJob(ended[job_id], ITEMS, MAY_BE_CANCELLED)]),
     ]

@@ -35,8 +35,7 @@ JOB_S_MAX: Final = 240.0
 COMMIT_S_MAX: Final = 2.0
 """Time from an answer until replica and writer have committed it, with a large margin.
 
-A younger item may count as unfinished when its job ends.
-"""
+A younger item may count as unfinished when its job ends."""
 
 WINDOW_S: Final = 30
 REPLICA: Final = "a/gpu-consumer"

@@ -23,13 +23,11 @@ from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 BATCH_ITEMS: Final = 100
 IN_FLIGHT_MAX: Final = {"gpu-consumer": 3 * BATCH_ITEMS, "batcher": 4 * BATCH_ITEMS}
 """Executions that one death may repeat: two granted batches and the running one; for a batcher also
-the items dispatched within a commit interval, here less than a batch.
-"""
+the items dispatched within a commit interval, here less than a batch."""
 
 GAP: Final = (2.0, 2.5)
 """Times `IN_FLIGHT_MAX` executions start between a role's recovery and its next death. More than
-may be repeated, so that an excess is visible.
-"""
+may be repeated, so that an excess is visible."""
 
 ITEMS_A_KILL: Final = {"gpu-consumer": 900, "batcher": 2000}
 """The replica continues without its batcher, but nothing runs without the replica."""

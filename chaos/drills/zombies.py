@@ -42,8 +42,7 @@ SMALL_JOBS: Final = 20
 SMALL_JOBS_MAX: Final = 80
 SMALL_ITEMS: Final = 100
 """Small jobs end one after another, which keeps finaliser and writer busy. They are created until
-all roles are paused.
-"""
+all roles are paused."""
 
 JOB_S_MAX: Final = 180.0
 PAUSED_S: Final = 3 * max(SESSION_S, FINALISER_LEASE_S)

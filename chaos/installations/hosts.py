@@ -56,7 +56,7 @@ class Host:
         for pid in self.roles().values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)  # a paused process ignores SIGTERM
-        stack.stop_process(self.process, STOP_S_MAX)
+        self.process.stop(STOP_S_MAX)
 
     def replica_deaths(self) -> int:
         """Count the deaths of its replica in the supervisor's log."""

@@ -12,7 +12,6 @@ import msgspec
 import psutil
 import sqlalchemy as sa
 
-from benchmarks.stacks.stack import stop_process
 from chaos.errors import DrillError
 from chaos.faults import disk
 from chaos.installations.cleanup import cleanup_on_exit
@@ -154,4 +153,4 @@ def _stop(process: ChildProcess) -> None:
     for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             child.resume()
-    stop_process(process, STOP_S_MAX)
+    process.stop(STOP_S_MAX)

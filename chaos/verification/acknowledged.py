@@ -131,14 +131,9 @@ class DurableCalls:
 def _send_call(client: Client, key: str, body: bytes) -> str:
     """Send a background call until it is accepted; return the job's id. Raises DrillError."""
     content = body[:-1] + b',"background":true}'
-    headers = {"idempotency-key": key, "content-type": "application/json"}
-    response = client.retry_until_success(
-        "call",
-        key,
-        lambda: client.call("POST", ENDPOINT, headers, content=content),
-        time.monotonic() + ACCEPT_S_MAX,
-    )
-    return str(response.json()["id"])
+    headers, until_s = {"content-type": "application/json"}, time.monotonic() + ACCEPT_S_MAX
+    created = client.post_until_success("call", key, ENDPOINT, until_s, headers, content=content)
+    return str(created["id"])
 
 
 def check_calls(

@@ -24,9 +24,7 @@ from tenancy.audit_reading import (
 )
 from tenancy.tenants import find_tenant
 
-app = typer.Typer(
-    no_args_is_help=True, help="Read and verify the audit log. For operators: connects to Postgres."
-)
+app = typer.Typer(help="Read and verify the audit log. For operators: connects to Postgres.")
 
 TenantOption: TypeAlias = Annotated[
     str | None, typer.Option("--tenant", help="Only the rows of the tenant of this name.")

@@ -9,9 +9,7 @@ from cli.output import FormatOption, OutputFormat, write_output
 from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 
-app = typer.Typer(
-    no_args_is_help=True, help="Register and list models. For operators: connects to Postgres."
-)
+app = typer.Typer(help="Register and list models. For operators: connects to Postgres.")
 
 _HEADERS = ("name", "version", "pool", "engine", "endpoints")
 

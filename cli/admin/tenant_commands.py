@@ -15,14 +15,8 @@ from tenancy.tables import api_keys as key_rows
 from tenancy.tables import tenants
 from tenancy.tenants import create_tenant, find_tenant, set_call_timeout, set_zero_retention
 
-keys = typer.Typer(
-    no_args_is_help=True,
-    help="Create, list and revoke API keys. For operators: connects to Postgres.",
-)
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Create, list and set up tenants. For operators: connects to Postgres.",
-)
+keys = typer.Typer(help="Create, list and revoke API keys. For operators: connects to Postgres.")
+app = typer.Typer(help="Create, list and set up tenants. For operators: connects to Postgres.")
 
 _KEY_HEADERS = ("id", "tenant", "name", "ends with", "created", "revoked")
 _HEADERS = ("name", "id", "bytes at most", "cache", "zero retention", "calls at most", "created")

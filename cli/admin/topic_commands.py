@@ -15,7 +15,6 @@ _ANY_POOL = "<pool>"
 _HEADERS = ("topic", "key", "partitions", "retention", "written by", "read by", "ordering")
 
 app = typer.Typer(
-    no_args_is_help=True,
     short_help="List, create and check the topics of the log.",
     help="List, create and check the topics of the log. For operators: connects to Kafka. "
     "The pools are those of the registered models (when MILLRACE_DATABASE_URL or --data names the "

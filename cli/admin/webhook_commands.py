@@ -6,14 +6,9 @@ import typer
 
 from cli.api_client import Client, get_json, path_segment, post_json, require_id, with_client
 from cli.batch.job_display import time_text
-from cli.exits import EXIT_CODES_HELP
 from cli.output import FormatOption, OutputFormat, write_output
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Register URLs for notifications of jobs, list deliveries, replay messages.",
-    epilog=EXIT_CODES_HELP,
-)
+app = typer.Typer(help="Register URLs for notifications of jobs, list deliveries, replay messages.")
 
 IdArgument: TypeAlias = Annotated[
     str,

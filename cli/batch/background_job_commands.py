@@ -6,14 +6,9 @@ import typer
 
 from cli.api_client import Client, get_json, json_object, path_segment, require_id, with_client
 from cli.batch.job_display import time_text
-from cli.exits import EXIT_CODES_HELP
 from cli.output import FormatOption, OutputFormat, write_output
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Show single requests that were answered 202, and cancel them.",
-    epilog=EXIT_CODES_HELP,
-)
+app = typer.Typer(help="Show single requests that were answered 202, and cancel them.")
 
 IdArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="The id in the 202 response.", callback=require_id)

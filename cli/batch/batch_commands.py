@@ -29,15 +29,11 @@ from cli.batch.job_display import (
 )
 from cli.batch.job_downloads import STDOUT, check_targets
 from cli.batch.job_progress import job_exit_code, progress_of
-from cli.exits import EXIT_CODES_HELP, ExitCode, JobStillRunningError
+from cli.exits import ExitCode, JobStillRunningError
 from cli.output import FormatOption, OutputFormat, print_next_page, write_output
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Submit bulk jobs, watch them, fetch their results, cancel and delete them.",
-    epilog=EXIT_CODES_HELP,
-)
+app = typer.Typer(help="Submit bulk jobs, watch them, fetch their results, cancel and delete them.")
 
 IdArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="The job, `batch_…`.", callback=require_id)

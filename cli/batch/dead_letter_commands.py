@@ -16,14 +16,9 @@ from cli.api_client import (
     with_client,
 )
 from cli.batch.job_display import time_text
-from cli.exits import EXIT_CODES_HELP
 from cli.output import FormatOption, OutputFormat, print_next_page, write_output
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Show items that failed permanently, and execute them again.",
-    epilog=EXIT_CODES_HELP,
-)
+app = typer.Typer(help="Show items that failed permanently, and execute them again.")
 
 HEADERS = ("id", "custom id", "code", "status", "attempts", "failed", "redriven by")
 

@@ -43,7 +43,7 @@ def demo_stack(models: Mapping[str, Path], failure_logs: Path) -> Iterator["Star
         cleanup.callback(os.close, _lock(folder, os.O_CREAT))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         process = spawn(_up(models, data), data / "logs")
-        cleanup.callback(_stop, process)
+        cleanup.callback(process.stop, STOP_S_MAX)
         stack = StartingStack(process, data / "logs", failure_logs)
         try:
             yield stack
@@ -126,14 +126,3 @@ def _up(models: Mapping[str, Path], data: Path) -> Child:
         env={"PYTHONUNBUFFERED": "1"},
         parent_death_signal=signal.SIGTERM,  # then it stops its own children in order
     )
-
-
-def _stop(process: ChildProcess) -> None:
-    """Send SIGTERM, then kill; a second Ctrl-C kills at once."""
-    try:
-        process.send(signal.SIGTERM)
-        deadline_s = time.monotonic() + STOP_S_MAX
-        while not process.has_ended() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
-    finally:
-        process.kill_and_reap()

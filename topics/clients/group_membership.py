@@ -65,17 +65,15 @@ class GroupMembership:
             self._descriptor = None
 
     def _lock(self, folder: Path) -> None:
+        descriptor = None
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(folder / self._group, flags, 0o600)
-        except OSError as error:
-            _LOG.warning("membership_not_noted", extra={"reason": error.strerror})
-            return
-        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
             _LOG.warning("membership_not_noted", extra={"reason": error.strerror})
             return
         self._descriptor = descriptor

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ LOG_BYTES_MAX: Final = 10 * 1024 * 1024
 
 _TAIL_BYTES: Final = 64 * 1024
 _PR_SET_PDEATHSIG = 1
+_POLL_S = 0.1
 _LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child must not load libraries
 
 
@@ -66,6 +68,16 @@ class ChildProcess:
         """Send a signal; does nothing when the process has exited."""
         if not self.has_ended():
             os.kill(self.pid, number)
+
+    def stop(self, timeout_s: float) -> None:
+        """Send SIGTERM, then kill after `timeout_s`; a second Ctrl-C kills at once."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            self.send(signal.SIGTERM)
+            while not self.has_ended() and time.monotonic() < deadline_s:
+                time.sleep(_POLL_S)
+        finally:
+            self.kill_and_reap()
 
     def kill_and_reap(self) -> int:
         """Kill the rest of its process group, reap it and return its exit code.

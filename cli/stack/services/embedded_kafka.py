@@ -44,8 +44,7 @@ LOG = Path("log")
 """The folder of the log, relative to the broker's working directory.
 
 In an absolute path Java would decode the bytes as Latin-1 and treat a backslash as an escape, and
-Kafka would split the path at a comma: the log would end up in another folder.
-"""
+Kafka would split the path at a comma: the log would end up in another folder."""
 
 ENV = {"LC_ALL": "C.UTF-8"}
 """Java decodes paths by the locale; in the locale C it accepts only ASCII paths."""
@@ -56,8 +55,7 @@ INDEX_BYTES = 512 * 1024
 
 The broker maps an index of this size into memory. With large folios in the page cache (ext4 since
 Linux 6.16) the first write allocates the entire file: with Kafka's default of 10 MiB the record
-that causes it waits for 2 ms, or for 40 ms in a virtual machine that has no free memory.
-"""
+that causes it waits for 2 ms, or for 40 ms in a virtual machine that has no free memory."""
 
 SESSION_TIMEOUT_S = 6.0
 """Session timeout of group members; the default of the clients."""
