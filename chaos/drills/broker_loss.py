@@ -81,17 +81,11 @@ def _kill_brokers(
     record_samples(context, " ".join(names), samples, lost_s)
     ended = database.cancel_jobs(engine, client, [job_id], time.monotonic() + 120)
     time.sleep(down_s if is_one else 0)  # until replicas are in sync again
-    what = "one broker lost" if is_one else "all brokers lost and back"
+    lost = "one broker lost" if is_one else "all brokers lost and back"
+    what, evidence = f"{lost}: until 90 % of the rate", f"{before:.0f} items/s before"
     context.note(f"{' '.join(names)}: {before:.0f} items/s before, back after {took_s:.1f} s")
     return [
-        duration(
-            "P10",
-            f"{what}: until 90 % of the rate",
-            took_s,
-            limit_s,
-            size=ITEMS,
-            evidence=f"{before:.0f} items/s before",
-        ),
+        duration("P10", what, took_s, limit_s, size=ITEMS, evidence=evidence),
         *reconcile_jobs(engine, client, [EndedJob(ended[job_id], ITEMS, MAY_BE_CANCELLED)]),
     ]
 

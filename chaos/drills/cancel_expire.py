@@ -80,22 +80,14 @@ def cancel(context: DrillContext) -> list[Measure]:
             continue
         closed_s[number] = response.at_s
         ended_s = database.ended_s(engine, ids[number], "cancelled")
-        status = ended[ids[number]]["status"]
+        status, starts = ended[ids[number]]["status"], by_job[number]
+        last_s = seconds_to_last_start(starts, response.at_s)
+        took_s = max(0.0, ended_s - response.at_s)
+        other = "" if status == "cancelled" else status
+        what = "from cancel to the last item that began"
         measures += [
-            duration(
-                "P7",
-                "from cancel to the last item that began",
-                seconds_to_last_start(by_job[number], response.at_s),
-                CANCEL_S_MAX,
-                size=len(by_job[number]),
-            ),
-            duration(
-                "P7",
-                "from cancel until terminal",
-                max(0.0, ended_s - response.at_s),
-                TERMINAL_S_MAX,
-                evidence="" if status == "cancelled" else status,
-            ),
+            duration("P7", what, last_s, CANCEL_S_MAX, size=len(starts)),
+            duration("P7", "from cancel until terminal", took_s, TERMINAL_S_MAX, evidence=other),
         ]
     if not closed_s and not refusals.is_violation:
         raise DrillError("every job had ended before its cancel")

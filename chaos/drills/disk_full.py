@@ -75,23 +75,14 @@ def _fill(
         took_s = _seconds_to_healthy(context, freed_s)
     history = context.recorder.operations()
     seen = [p for path in requests for p in outages.probes(history, path) if p.asked_s >= full_s]
-    improper = outages.improper_refusals(seen, proper=(503, 507))
+    improper = list(map(str, outages.improper_refusals(seen, proper=(503, 507))))
+    longest_s, size = outages.longest_response_s(seen), len(seen)
     refused = sum(not probe.is_good and probe.answered_s <= freed_s for probe in seen)
     context.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
+    what = f"{name} full: answers that are neither good nor 503 or 507"
     return [
-        violations(
-            "P12",
-            f"{name} full: answers that are neither good nor 503 or 507",
-            list(map(str, improper)),
-            size=len(seen),
-        ),
-        duration(
-            "P12",
-            f"{name} full: longest answer",
-            outages.longest_response_s(seen),
-            ANSWER_S_MAX,
-            size=len(seen),
-        ),
+        violations("P12", what, improper, size=size),
+        duration("P12", f"{name} full: longest answer", longest_s, ANSWER_S_MAX, size=size),
         duration("P12", f"{name} full: from space to a new job's end", took_s, HEALTHY_S_MAX),
         Measure(
             "P12",
@@ -99,7 +90,7 @@ def _fill(
             refused,
             limit=1,
             relation=">=" if name in REFUSING else "report",
-            size=len(seen),
+            size=size,
         ),
         Measure(
             "P12",
@@ -107,7 +98,7 @@ def _fill(
             stalled,
             limit=1,
             relation="report" if name in REFUSING else ">=",
-            size=len(seen),
+            size=size,
         ),
     ]
 

@@ -72,15 +72,11 @@ def run(context: DrillContext) -> Iterator[Measure]:
     history = context.recorder.operations()
     broken, lost = broken_connections(history), len(lost_responses(history))
     context.note(f"{killer.count} kills, {broken} connections broken, {lost} first answers lost")
+    what = "keys whose answers are not one answer and its replays"
     made, ids = _count(context, mark), acknowledged_ids(history)
     found = [
         _measure("jobs beyond or short of one a key", abs(made - keys), size=keys),
-        violations(
-            "P5",
-            "keys whose answers are not one answer and its replays",
-            inconsistent_replays(history),
-            size=len(answered),
-        ),
+        violations("P5", what, inconsistent_replays(history), size=len(answered)),
         _measure("jobs whose own answer a kill took away", lost, relation="report", size=broken),
         violations(
             "P5", "keys answered with different ids", conflicting_ids(history), size=len(ids)

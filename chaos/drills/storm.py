@@ -192,13 +192,9 @@ def _check_acceptance(
     ]
     keys = sum(len(acknowledged_ids(history, op)) for op in CREATIONS)
     failures = jobs.failures + calls.failures
+    what = "acknowledged jobs missing or not terminal 600 s after heal"
     return [
-        violations(
-            "P1",
-            "acknowledged jobs missing or not terminal 600 s after heal",
-            lost,
-            size=len(accepted),
-        ),
+        violations("P1", what, lost, size=len(accepted)),
         check_contents(context, "P1", files),
         duration(
             "P1", "from heal until all were terminal", took_s, HEALED_S_MAX, size=len(accepted)

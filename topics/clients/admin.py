@@ -84,15 +84,14 @@ class TopicAdmin:
         ]
         created = []
         futures = self._client.create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
-        for name, future in futures.items():
-            try:
-                future.result(REQUEST_TIMEOUT_S)
-                created.append(name)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise self._unavailable(error) from None
-            except TimeoutError as timeout:
-                raise self._unavailable(timeout) from None
+        with self._named_failures():
+            for name, future in futures.items():
+                try:
+                    future.result(REQUEST_TIMEOUT_S)
+                    created.append(name)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        raise
         self._created |= {topic.topic for topic in wanted}
         self._await_leaders({topic.topic for topic in wanted})
         return created
