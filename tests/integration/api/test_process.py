@@ -25,8 +25,7 @@ ENDS_S_MAX = 6.0  # a second of it is for requests in flight; Postgres would be 
 
 
 @pytest.fixture
-def secret(database_url: str) -> str:
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+def secret(engine: sa.Engine) -> str:
     with engine.begin() as connection:
         return create_key(connection, create_tenant(connection, "one"), "test").secret
 

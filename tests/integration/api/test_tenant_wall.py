@@ -303,9 +303,8 @@ async def test_a_login_without_the_role_is_not_ready(stranger: Database) -> None
     assert await stranger.find_problem(5) == "role millrace_tenant is missing, or not ours to take"
 
 
-def test_a_page_of_jobs_reads_one_page_of_rows(database_url: str) -> None:
+def test_a_page_of_jobs_reads_one_page_of_rows(engine: sa.Engine) -> None:
     """The planner must expect that rows of one's own pass, or it reads and sorts them all."""
-    engine = create_engine(DatabaseSettings(url=SecretStr(database_url)), application_name="test")
     tenant = uuid.uuid4()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for statement in (
@@ -325,6 +324,5 @@ def test_a_page_of_jobs_reads_one_page_of_rows(database_url: str) -> None:
         before = connection.scalar(READ_JOBS)
         page = list_jobs(connection, tenant, PageCursor(limit=20))
         read = connection.scalar(READ_JOBS) - before
-    engine.dispose()
     assert len(page.rows) == 20
     assert 20 <= read <= 100

@@ -28,6 +28,7 @@ from tests.integration.engines.upstream import Upstream, http_settings, serve
 from tests.integration.gpu_consumers.threaded_replica import POOL, ThreadedReplica
 from tests.integration.jobs.retries import RetryProcess
 from tests.integration.jobs.rows import job_row
+from tests.integration.jobs.stores import Stores
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_totals_agree,
@@ -153,7 +154,8 @@ class Loop:
         tails = (REQUESTS_BULK, RESULTS, CAPACITY)
         self.tails = [TopicTailReader(replica.kafka, topic, client_id="test") for topic in tails]
         self._writer = ItemWriter(engine, DayPartitions(engine), retries=RULES)
-        self._retries = RetryProcess(engine, replica.objects, replica.producer, replica.kafka)
+        stores = Stores(engine, replica.objects, replica.producer, replica.kafka)
+        self._retries = RetryProcess(stores)
         self._retries.set_rules(RetryBudgetRules(items_per_s_min=10 * SCALE))
         self._waiting: list[Chunk] = []
         self._available = True

@@ -25,7 +25,7 @@ from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build_replica
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.local_object_store import LocalObjectStore, LocalUpload
-from storage.objects.object_store import ObjectBlocks
+from storage.objects.object_store import ObjectBlocks, write_object
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
@@ -199,9 +199,7 @@ class ThreadedReplica:
             self.left.set()
 
     def store(self, key: str, content: bytes) -> None:
-        with self.objects.begin_upload(key) as upload:
-            upload.write(content)
-            upload.complete()
+        write_object(self.objects, key, content)
 
     def hold(self, batch: Batch) -> None:
         """Send a batch and wait until the engine, with its gate closed, has got it."""

@@ -8,8 +8,10 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from tests.integration.jobs.retries import RetryProcess
 from tests.integration.jobs.rows import input_line
+from tests.integration.jobs.stores import Stores
 from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
@@ -24,21 +26,19 @@ def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
     """Store an input file with a number of valid lines under a key."""
 
     def store(key: str, count: int) -> None:
-        with objects.begin_upload(key) as upload:
-            for index in range(count):
-                upload.write(input_line(index) + b"\n")
-            upload.complete()
+        write_object(objects, key, b"".join(input_line(index) + b"\n" for index in range(count)))
 
     return store
 
 
 @pytest.fixture
-def retries(
-    engine: sa.Engine,
-    objects: LocalObjectStore,
-    producer: RecordProducer,
-    kafka: KafkaSettings,
-    store_lines: Callable[[str, int], None],
-) -> RetryProcess:
+def stores(
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer, kafka: KafkaSettings
+) -> Stores:
+    return Stores(engine, objects, producer, kafka)
+
+
+@pytest.fixture
+def retries(stores: Stores, store_lines: Callable[[str, int], None]) -> RetryProcess:
     store_lines("in", 300)
-    return RetryProcess(engine, objects, producer, kafka)
+    return RetryProcess(stores)

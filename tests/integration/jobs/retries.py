@@ -11,14 +11,12 @@ from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.recovery.retry_emission import RetryEmitter
 from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.tables.retries import item_retries
-from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_running_job, add_tenant, execute, input_line
+from tests.integration.jobs.stores import Stores
 from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
-from topics.clients.producer import RecordProducer
 from topics.records.records import Item
-from topics.settings import KafkaSettings
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
 
@@ -26,14 +24,9 @@ OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index
 class RetryProcess:
     """A retry emitter whose clock and pools a test sets, with the rows and the log it works on."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: LocalObjectStore,
-        producer: RecordProducer,
-        kafka: KafkaSettings,
-    ) -> None:
-        self.engine, self.objects, self.producer, self.kafka = engine, objects, producer, kafka
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+        self.engine, self.objects, self.producer, self.kafka = stores
         self.clock = ManualClock()
         self.set_rules(RetryBudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0))
 
@@ -47,7 +40,7 @@ class RetryProcess:
 
     def other(self) -> "RetryProcess":
         """Return another process on the same rows and log."""
-        return RetryProcess(self.engine, self.objects, self.producer, self.kafka)
+        return RetryProcess(self.stores)
 
     def run(self, *pools: str) -> None:
         capacities = PoolCapacities(self.clock)

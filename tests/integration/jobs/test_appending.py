@@ -30,6 +30,7 @@ from jobs.validation.verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import (
@@ -80,9 +81,7 @@ class Site:
             return add_running_job(connection, self.tenant_id, count, **(unsealed | columns))
 
     def store(self, key: str, lines: list[bytes]) -> None:
-        with self.objects.begin_upload(key) as upload:
-            upload.write(b"\n".join(lines))  # the last line has no newline
-            upload.complete()
+        write_object(self.objects, key, b"\n".join(lines))  # the last line has no newline
 
     def file(self, lines: list[bytes], *, purpose: str = "batch") -> UUID:
         size_bytes = len(b"\n".join(lines))

@@ -25,6 +25,7 @@ from jobs.tables.retries import item_copies
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.rows import (
@@ -64,10 +65,8 @@ class Intake(ExpansionProcess):
         self.objects, self.producer = objects, producer
 
     def job(self, texts: list[Any], **columns: Any) -> UUID:
-        with self.objects.begin_upload("in") as upload:
-            for number, text in enumerate(texts):
-                upload.write(line(number, text) + b"\n")
-            upload.complete()
+        lines = [line(number, text) + b"\n" for number, text in enumerate(texts)]
+        write_object(self.objects, "in", b"".join(lines))
         with self.engine.begin() as connection:
             tenant_id = add_tenant(connection)
             return add_running_job(connection, tenant_id, len(texts), deduplicate=True, **columns)

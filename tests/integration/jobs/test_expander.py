@@ -15,7 +15,6 @@ from jobs.expansion.windows import JobLoad, allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
-from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import (
@@ -26,22 +25,15 @@ from tests.integration.jobs.rows import (
     fail_reads,
     job_row,
 )
-from topics.clients.producer import RecordProducer
+from tests.integration.jobs.stores import Stores
 from topics.records.partitioner import shuffle_shard
-from topics.settings import KafkaSettings
 
 
 class Site:
     """Jobs on one database and log, and the intake processes that expand them."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: LocalObjectStore,
-        producer: RecordProducer,
-        kafka: KafkaSettings,
-    ) -> None:
-        self.engine, self.objects, self.producer, self.kafka = engine, objects, producer, kafka
+    def __init__(self, stores: Stores) -> None:
+        self.engine, self.objects, self.producer, self.kafka = stores
         self.started: list[ExpansionProcess] = []
 
     def start(self, holder: str = "a") -> ExpansionProcess:
@@ -73,15 +65,9 @@ class Site:
 
 
 @pytest.fixture
-def site(
-    engine: sa.Engine,
-    objects: LocalObjectStore,
-    producer: RecordProducer,
-    kafka: KafkaSettings,
-    store_lines: Callable[[str, int], None],
-) -> Iterator[Site]:
+def site(stores: Stores, store_lines: Callable[[str, int], None]) -> Iterator[Site]:
     store_lines("in", 1000)
-    site = Site(engine, objects, producer, kafka)
+    site = Site(stores)
     yield site
     for process in site.started:
         process.jobs.close()

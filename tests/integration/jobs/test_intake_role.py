@@ -16,6 +16,7 @@ from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.outbox import outbox
 from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from tests.integration.jobs.log_reader import indexes, records_of
 from tests.integration.jobs.rows import add_job, add_tenant, execute, input_line
 from tests.support.capacity_records import capacity_record
@@ -185,9 +186,7 @@ def test_small_invalid_files_fail_while_a_large_one_is_validated(
         for _ in range(100):
             upload.write(b"\n" * 1_000_000)  # each is a blank line to read
         upload.complete()
-    with objects.begin_upload("in") as upload:
-        upload.write(input_line(0) + b"\njunk")
-        upload.complete()
+    write_object(objects, "in", input_line(0) + b"\njunk")
     site.add_jobs(1, input_key="large", input_bytes=100_000_000)
     with running(env):
         site.add_jobs(20)

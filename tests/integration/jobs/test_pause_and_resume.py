@@ -14,8 +14,7 @@ from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.tables.jobs import job_leases
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_object_store import LocalObjectStore
-from storage.objects.object_store import ObjectBlocks
+from storage.objects.object_store import ObjectBlocks, write_object
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import (
@@ -26,12 +25,11 @@ from tests.integration.jobs.rows import (
     job_row,
     outbox_records,
 )
+from tests.integration.jobs.stores import Stores
 from tests.integration.results.outcomes import outcome
 from tests.support.clock import ManualClock
-from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CONTROL
 from topics.records.records import JobControl
-from topics.settings import KafkaSettings
 
 COUNT = 300
 
@@ -39,15 +37,10 @@ COUNT = 300
 class Intake(ExpansionProcess):
     """Expansion and resume of one intake process, and a running job of 300 items."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: LocalObjectStore,
-        producer: RecordProducer,
-        kafka: KafkaSettings,
-    ) -> None:
+    def __init__(self, stores: Stores) -> None:
+        engine, objects, producer, self.kafka = stores
         super().__init__(engine, objects, producer)
-        self.objects, self.kafka = objects, kafka
+        self.objects = objects
         emitter = ReEmitter(engine, objects, producer, self.leases)
         self.resume_clock = ManualClock()
         self.resumes = ResumeSweep(engine, emitter, self.resume_clock, window_items_max=20_000)
@@ -84,15 +77,9 @@ class Intake(ExpansionProcess):
 
 
 @pytest.fixture
-def intake(
-    engine: sa.Engine,
-    objects: LocalObjectStore,
-    producer: RecordProducer,
-    kafka: KafkaSettings,
-    store_lines: Callable[[str, int], None],
-) -> Iterator[Intake]:
+def intake(stores: Stores, store_lines: Callable[[str, int], None]) -> Iterator[Intake]:
     store_lines("in", COUNT)
-    intake = Intake(engine, objects, producer, kafka)
+    intake = Intake(stores)
     yield intake
     intake.jobs.close()
 
@@ -129,9 +116,7 @@ def test_a_job_that_cannot_resume_backs_off(
     intake.control(pause_job)
     intake.lease_jobs()
     intake.control(resume_job)
-    with intake.objects.begin_upload("in") as upload:
-        upload.write(b"not what was validated\n")
-        upload.complete()
+    write_object(intake.objects, "in", b"not what was validated\n")
     reads: list[str] = []
     read = intake.objects.read
 

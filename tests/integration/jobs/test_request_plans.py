@@ -1,7 +1,6 @@
 """Goal: frequent queries of clients read few rows, however many are stored."""
 
 import re
-from collections.abc import Iterator
 from hashlib import md5
 from uuid import UUID
 
@@ -75,14 +74,11 @@ READS_ALL_APPENDED = re.compile(r"'Seq Scan'[^{]*'job_inputs'")
 
 
 @pytest.fixture
-def connection(database_url: str) -> Iterator[sa.Connection]:
-    engine = sa.create_engine(database_url)
-    with engine.begin() as opened:
-        for statement in FILL.split(";\n"):
-            if statement.strip():
-                opened.execute(sa.text(statement))
-        yield opened
-    engine.dispose()
+def connection(connection: sa.Connection) -> sa.Connection:
+    for statement in FILL.split(";\n"):
+        if statement.strip():
+            connection.execute(sa.text(statement))
+    return connection
 
 
 def tenant(name: str) -> UUID:

@@ -13,6 +13,7 @@ from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.store.controls import pause_job, resume_job
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
+from storage.objects.object_store import write_object
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.retries import OFFSETS, RetryProcess
 from tests.integration.jobs.rows import (
@@ -81,9 +82,7 @@ def test_an_unreadable_line_delays_no_other_line(
 ) -> None:
     lines = [*map(input_line, range(300))]
     lines[5] = b"x" * len(lines[5])
-    with retries.objects.begin_upload("damaged") as upload:
-        upload.write(b"\n".join(lines))
-        upload.complete()
+    write_object(retries.objects, "damaged", b"\n".join(lines))
     retries.schedule(retries.add_job(input_key="damaged"), *range(300))
     if not is_known:
         retries.forget_offsets()
@@ -258,9 +257,7 @@ def test_only_a_job_with_an_unreadable_file_backs_off(
     assert retries.indexes() == [2]
     assert retries.waiting() == [(1, 2)]
     monkeypatch.undo()
-    with retries.objects.begin_upload("gone") as upload:
-        upload.write(b"\n".join(map(input_line, range(300))))
-        upload.complete()
+    write_object(retries.objects, "gone", b"\n".join(map(input_line, range(300))))
     retries.run()
     assert retries.waiting() == [(1, 2)]
     retries.clock.now_s += 11

@@ -16,7 +16,6 @@ from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
-from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import (
     add_item_row,
@@ -25,11 +24,10 @@ from tests.integration.jobs.rows import (
     database_away,
     execute,
 )
+from tests.integration.jobs.stores import Stores
 from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
-from topics.clients.producer import RecordProducer
 from topics.records.records import Chunk
-from topics.settings import KafkaSettings
 
 STALL_S = 60.0
 DONE = {0, 1, 2, 5, 6, 299}
@@ -55,19 +53,13 @@ def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
 class Recovery:
     """A stall recovery with a manual clock."""
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: LocalObjectStore,
-        producer: RecordProducer,
-        kafka: KafkaSettings,
-    ) -> None:
-        self.engine, self._kafka = engine, kafka
+    def __init__(self, stores: Stores) -> None:
+        self.engine, objects, producer, self._kafka = stores
         self.clock = ManualClock()
         self.capacities = PoolCapacities(self.clock)
-        self.leases = ActiveLeases(engine, role="intake", holder="a", ttl_s=60)
+        self.leases = ActiveLeases(self.engine, role="intake", holder="a", ttl_s=60)
         self._recovery = StallRecovery(
-            engine, ReEmitter(engine, objects, producer, self.leases), StallWatch(STALL_S)
+            self.engine, ReEmitter(self.engine, objects, producer, self.leases), StallWatch(STALL_S)
         )
 
     def run(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
@@ -90,10 +82,8 @@ class Recovery:
 
 
 @pytest.fixture
-def recovery(
-    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer, kafka: KafkaSettings
-) -> Recovery:
-    return Recovery(engine, objects, producer, kafka)
+def recovery(stores: Stores) -> Recovery:
+    return Recovery(stores)
 
 
 def test_exactly_the_missing_items_are_re_emitted(job_id: UUID, recovery: Recovery) -> None:

@@ -36,8 +36,7 @@ def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
         find_tenant(connection, "three")
 
 
-def test_zero_retention_keeps_its_first_start(database_url: str) -> None:
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+def test_zero_retention_keeps_its_first_start(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         tenant_id = create_tenant(connection, "one")
         other = create_tenant(connection, "two", zero_retention=True)

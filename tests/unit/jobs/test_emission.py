@@ -23,6 +23,7 @@ from storage.objects.errors import (
     ObjectStoreUnavailableError,
 )
 from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from tests.support.memory_objects import MemoryStore
 from tests.support.recording_sender import SentRecords
 from topics.errors import DeliveryError, ProducerFatalError
@@ -34,9 +35,7 @@ JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embedd
 
 def stored(folder: Path, data: bytes) -> LocalObjectStore:
     objects = LocalObjectStore(folder, clock=SystemClock())
-    with objects.begin_upload("in") as upload:
-        upload.write(data)
-        upload.complete()
+    write_object(objects, "in", data)
     return objects
 
 

@@ -10,7 +10,7 @@ from core.clock import SystemClock
 from jobs.input import line_reader
 from jobs.input.line_reader import BOM, Line, input_lines, read_lines_at
 from storage.objects.local_object_store import LocalObjectStore
-from storage.objects.object_store import ObjectBlocks
+from storage.objects.object_store import ObjectBlocks, write_object
 
 
 def lines(data: bytes) -> list[Line]:
@@ -51,9 +51,7 @@ def objects(tmp_path: Path) -> CountedReads:
 
 
 def store(objects: LocalObjectStore, content: bytes) -> None:
-    with objects.begin_upload("in") as upload:
-        upload.write(content)
-        upload.complete()
+    write_object(objects, "in", content)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

@@ -24,6 +24,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
+from storage.objects.object_store import write_object
 from tests.integration.api.sites import Site
 from tests.integration.jobs.rows import add_file, add_job
 from topics.records.records import ItemOutcome, JobClose
@@ -129,9 +130,7 @@ def add_batch(site: Site, total: int, **columns: Any) -> RunningBatch:
         "input_bytes": len(content),
     }
     given |= columns
-    with site.objects.begin_upload(given["input_key"]) as upload:
-        upload.write(content)
-        upload.complete()
+    write_object(site.objects, given["input_key"], content)
     with site.engine.begin() as connection:
         job_id = add_job(connection, site.tenant_id, cursor={"item_index": total}, **given)
     return RunningBatch(site, job_id, total)

@@ -13,6 +13,7 @@ from core.ids import new_uuid
 from core.states import CloseReason
 from results.retention.deletion import delete_batch
 from results.views.sequenced_lines import SequencedRow, read_sequence
+from storage.objects.object_store import write_object
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import refused
 from tests.integration.api.sites import OpenSite, Site, new_site
@@ -88,9 +89,7 @@ def test_a_stream_ends_when_its_batch_is_deleted(
 def test_large_results_are_found_before_and_after_the_end(site: Site, client: httpx.Client) -> None:
     batch = add_batch(site, 3)
     key = f"answers/{batch.job_id.hex}/1"
-    with site.objects.begin_upload(key) as upload:
-        upload.write(b'{"large":"' + b"x" * 3_000_000 + b'"}')
-        upload.complete()
+    write_object(site.objects, key, b'{"large":"' + b"x" * 3_000_000 + b'"}')
     batch.write(outcome(2), outcome(1, body=b"", body_key=key), outcome(0))
     before = client.get(f"{batch.path}/results")
     batch.finalise()
