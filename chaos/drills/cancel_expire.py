@@ -222,19 +222,12 @@ def _check_expiry(
     codes = sorted(set(files.error_codes().values()) - {"batch_expired"})
     ended_s = database.ended_s(engine, job["id"], "expired")
     status = "" if job["status"] == "expired" else job["status"]
+    late_s, early_s = max(0.0, ended_s - due_s), max(0.0, due_from_s - ended_s)
     return [
         violations("P8", "items that began after expires_at", late, size=len(starts)),
-        duration(
-            "P8",
-            "from expires_at until terminal",
-            max(0.0, ended_s - due_s),
-            TERMINAL_S_MAX,
-            evidence=status,
-        ),
+        duration("P8", "from expires_at until terminal", late_s, TERMINAL_S_MAX, evidence=status),
         violations("P8", "codes of unfinished items other than batch_expired", codes, size=1),
-        duration(
-            "P8", "from an expiry to the end of its window", max(0.0, due_from_s - ended_s), 0.0
-        ),
+        duration("P8", "from an expiry to the end of its window", early_s, 0.0),
     ]
 
 

@@ -132,14 +132,9 @@ def _check_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str
 def _check_replica_deaths(starts: int, kinds: Mapping[int, str]) -> list[Measure]:
     """Compare with the number of crashing items: other poison items end no process."""
     ending = sum(kind in CRASHING_FAULTS for kind in kinds.values())
+    what = "starts of the replica for each item that ends it"
     return [
-        Measure(
-            "P13",
-            "starts of the replica for each item that ends it",
-            starts / ending,
-            limit=STARTS_MAX,
-            size=ending,
-        ),
+        Measure("P13", what, starts / ending, limit=STARTS_MAX, size=ending),
         Measure(
             "P13",
             "starts of the replica that were seen",

@@ -68,24 +68,11 @@ def run(context: DrillContext) -> list[Measure]:
         raise DrillError("the work was done before the first kill")
     again = reexecutions_after(seen(), killed_s)
     context.note(f"executed again after each kill of the {role}: {again}")
-    each = [
-        Measure(
-            "P3",
-            f"items executed again after a kill of the {role}",
-            count,
-            limit=IN_FLIGHT_MAX[role],
-            size=items // len(again),
-        )
-        for count in again
-    ]
-    middle = Measure(
-        "P3",
-        f"{MEDIAN} of them in one job: {role}",
-        median(again),
-        limit=BATCH_ITEMS,
-        size=len(again),
-        evidence=str(again),
-    )
+    what, size = f"items executed again after a kill of the {role}", items // len(again)
+    each = [Measure("P3", what, count, limit=IN_FLIGHT_MAX[role], size=size) for count in again]
+    what, size = f"{MEDIAN} of them in one job: {role}", len(again)
+    evidence = str(again)
+    middle = Measure("P3", what, median(again), limit=BATCH_ITEMS, size=size, evidence=evidence)
     ended_job = EndedJob(ended, items, MAY_BE_CANCELLED, content, is_echo_answer)
     reconciled = reconcile_jobs(context.engine, client, [ended_job])
     return [*each, middle, *reconciled]
