@@ -29,9 +29,8 @@ class UpstreamProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport = cast(
-            "asyncio.WriteTransport", transport
-        )  # uvloop has a transport class of its own
+        # uvloop has a transport class of its own.
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""

@@ -63,9 +63,8 @@ class Owner(msgspec.Struct, frozen=True):
             started_s = psutil.Process(self.pid).create_time()
         except psutil.NoSuchProcess:
             return False
-        return (
-            abs(started_s - self.started_s) < _CLOCK_TOLERANCE_S
-        )  # `create_time` follows changes of the wall clock
+        # `create_time` follows changes of the wall clock.
+        return abs(started_s - self.started_s) < _CLOCK_TOLERANCE_S
 
 
 def claim_folder(folder: Path) -> None:

@@ -97,9 +97,7 @@ class ItemOutcome(Record, frozen=True):
     reasoning_tokens: int = 0
     attempt: int = 1
     body_key: str | None = None  # object that holds a body too large for a record; `body` is empty
-    retryable: bool = (
-        False  # a failure that may be temporary: the results writer decides on a retry
-    )
+    retryable: bool = False  # a possibly temporary failure: the results writer decides on a retry
     offset: int = 0  # as `Item.offset`, for failures only: locates the failed line
 
 
