@@ -10,6 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
+DEFAULT_SIGNALS = """
+import signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+"""
+
 WAITS = """
 from core.shutdown import stop_on_signals
 stop = stop_on_signals()
@@ -45,8 +50,9 @@ time.sleep(20)
 
 
 def started(program: str, *before: str) -> subprocess.Popen[str]:
+    prelude = "" if before else DEFAULT_SIGNALS
     process = subprocess.Popen(
-        [*before, sys.executable, "-c", program],
+        [*before, sys.executable, "-c", prelude + program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
