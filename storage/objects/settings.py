@@ -52,7 +52,8 @@ class S3Settings(Settings):
     """See `access_key`."""
 
     part_bytes: int = Field(default=8 * MIB, ge=5 * MIB, le=512 * MIB)
-    """Memory of one upload, and one part of it. 10,000 parts at most: 80 GB at 8 MiB."""
+    """Memory of one upload, and one part of it; parts double after each 2,000. 480 GiB at 8 MiB.
+    For a store that needs parts of one size, set it so that 2,000 parts hold the largest file."""
 
     connect_timeout_s: float = Field(default=5.0, gt=0, le=60)
     """Timeout of a connection, per try."""

@@ -6,6 +6,7 @@ from botocore import exceptions
 from botocore.stub import ANY, Stubber
 
 from core.errors import Disposition, MillraceError
+from storage.objects import s3_uploads
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -88,6 +89,23 @@ def test_a_concurrent_upload_means_retry(scripted: Scripted) -> None:
     scripted.refuse("head_object", "404", 404)
     with pytest.raises(ObjectStoreUnavailableError):
         scripted.upload.complete(if_absent=True)
+    scripted.stub.assert_no_pending_responses()
+
+
+def test_the_parts_of_a_large_object_grow(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_uploads, "_PARTS_OF_ONE_SIZE", 2)
+    sizes = [4, 4, 8, 8, 16]
+    data = bytes(range(sum(sizes)))
+    scripted.stub.add_response("create_multipart_upload", {"UploadId": "id"})
+    for number, size in enumerate(sizes, 1):
+        body = data[sum(sizes[: number - 1]) :][:size]
+        expected = {"Bucket": "bucket", "Key": "key", "UploadId": "id", "PartNumber": number}
+        scripted.stub.add_response("upload_part", {"ETag": "e"}, expected | {"Body": body})
+    scripted.stub.add_response("complete_multipart_upload", {})
+    scripted.upload.write(data)
+    assert scripted.upload.complete(if_absent=False).size_bytes == len(data)
     scripted.stub.assert_no_pending_responses()
 
 
