@@ -23,6 +23,7 @@ from gpu_consumers.quarantine.redelivered_calls import SuspectCalls
 from topics.clients.offset_tracker import Partition
 
 _CLEANUP_INTERVAL_S: Final = 1.0  # between two deletions of committed attempts
+_PUBLISH_INTERVAL_S: Final = 0.1  # between two looks for answers of batches that still run
 
 REVOKE_S_MAX: Final = 2.0
 """How long the rebalance of a group waits until this member has stopped revoked batches."""
@@ -38,7 +39,8 @@ class BulkWorker:
 
     1. Accept it: drop the items of closed, paused and expired jobs.
     2. Execute its items; in `Quarantine` if it is redelivered or exceeds the engine's memory.
-    3. Publish outcomes, and requeue the items that the pool could not answer.
+    3. Publish outcomes, and requeue the items that the pool could not answer. While a batch runs,
+       the outcomes that it has are published every `_PUBLISH_INTERVAL_S`.
     4. When every record is acknowledged, report the batch to the consumer, which commits it.
 
     The order is the guarantee (docs/delivery.md). A failure that must end the process ends the task
@@ -80,6 +82,16 @@ class BulkWorker:
         """Abort what runs: answers are published, other items requeued."""
         self.execution.requeue_all()
 
+    async def publish_early(self) -> None:
+        """Publish the outcomes of batches that still run, repeatedly until cancelled."""
+        while True:
+            await asyncio.sleep(_PUBLISH_INTERVAL_S)
+            for run in self.execution.runs:
+                is_idle = run.publishing is None or run.publishing.done()
+                if is_idle and len(run.answers) > len(run.published):
+                    work = self.execution.publish_outcomes(run, [*run.answers], requeues=False)
+                    run.publishing = self.tasks.start(work)
+
     async def delete_attempts(self) -> None:
         """Delete the attempts of committed batches, repeatedly until cancelled."""
         while True:
@@ -100,6 +112,8 @@ class BulkWorker:
                 status = await self._publish_batch(run, status)
             else:
                 await self.quarantine.record_completed(run)
+            if run.publishing is not None:
+                await run.publishing
         finally:
             self.execution.remove_batch(run)
         if run.abort_reason is not BatchAbortReason.LOST:

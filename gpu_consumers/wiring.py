@@ -148,7 +148,7 @@ def _replica(
         watch = partial(
             watch_progress, shared.engine, lambda: bulk.ended_count, silence_s_max, shared.clock
         )
-        background += [aborter.run, worker.delete_attempts, watch]
+        background += [aborter.run, worker.publish_early, worker.delete_attempts, watch]
     if online := capacities.get("interactive"):
         online_worker, replies = _online_worker(shared, online)
         workers.append(online_worker)

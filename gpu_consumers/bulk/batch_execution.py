@@ -130,11 +130,14 @@ class BatchExecution:
     ) -> None:
         """Publish the outcomes of items; return when every record is acknowledged.
 
-        An item whose answer the object store cannot take is requeued. With `requeues`, so are items
-        without an answer, unless they are dropped: the close of their job writes their rows, or its
-        resume emits them again. Raises DeliveryError.
+        Outcomes that were published before are left out; `BatchRun.publishing` waits for their
+        acknowledgement. An item whose answer the object store cannot take is requeued. With
+        `requeues`, so are items without an answer, unless they are dropped: the close of their job
+        writes their rows, or its resume emits them again. Raises DeliveryError.
         """
         sends = PendingSends(self.producer)
+        positions = [p for p in positions if p not in run.published]
+        run.published.update(p for p in positions if p in run.answers)
         for job, of_job in group_by_job(run.items, positions):
             outcomes = [
                 outcome_of(run.items[p][1], run.answers[p]) for p in of_job if p in run.answers

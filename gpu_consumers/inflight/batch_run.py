@@ -47,12 +47,14 @@ class BatchRun:
     delivered: DeliveredBatch
     items: list[tuple[JobRef, Item]]
     answers: dict[int, EngineAnswer] = field(default_factory=dict)
+    published: set[int] = field(default_factory=set)  # positions whose answer was sent or requeued
     released: set[int] = field(default_factory=set)  # positions whose credit is back, unanswered
     is_store_unavailable: bool = False  # items that need the object store are requeued
     abort_reason: BatchAbortReason | None = None
     abortable: asyncio.Task[None] | None = None  # the work in progress that an abort cancels
     job_tasks: list[tuple[JobRef, asyncio.Task[None]]] = field(default_factory=list)  # in progress
     task: asyncio.Task[None] | None = None  # runs the batch from its arrival to its end
+    publishing: asyncio.Task[None] | None = None  # publishes answers while other items run
 
     @property
     def partition(self) -> Partition:
