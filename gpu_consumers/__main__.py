@@ -17,6 +17,7 @@ from gpu_consumers import metrics
 from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.payloads.cache_salts import prefix_cache_salts
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build_replica
 from storage.objects.object_store import ObjectStore
@@ -72,7 +73,12 @@ async def run(
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     try:
         replica, closing = build_replica(
-            settings, kafka, engine, objects, silence_s_max=silence_s_max
+            settings,
+            kafka,
+            engine,
+            objects,
+            salts=prefix_cache_salts(engine_settings),
+            silence_s_max=silence_s_max,
         )
         with closing:
             report_ready()

@@ -28,6 +28,7 @@ from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.payloads.bodies import BatchBodies
+from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
@@ -56,6 +57,7 @@ class _SharedDeps:
     settings: ReplicaSettings
     kafka: KafkaSettings
     engine: Engine
+    salts: PrefixCacheSalts | None
     objects: ObjectStore
     replica_id: str
     clock: Clock
@@ -73,11 +75,13 @@ def build_replica(
     engine: Engine,
     objects: ObjectStore,
     *,
+    salts: PrefixCacheSalts | None = None,
     silence_s_max: float = math.inf,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
 
-    The replica fails when the engine runs bulk items and ends none of them for `silence_s_max`.
+    `salts` isolate the tenants in the prefix cache of the engine; None if it has none. The replica
+    fails when the engine runs bulk items and ends none of them for `silence_s_max`.
     """
     loop = asyncio.get_running_loop()
     replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
@@ -115,6 +119,7 @@ def build_replica(
         settings=settings,
         kafka=kafka,
         engine=engine,
+        salts=salts,
         objects=objects,
         replica_id=replica_id,
         clock=clock,
@@ -175,6 +180,7 @@ def _bulk_worker(
         engine=shared.engine,
         producer=shared.producer,
         bodies=BatchBodies(shared.objects, shared.clock),
+        salts=shared.salts,
         liveness=liveness,
         capacity=capacity,
         lock=lock,
@@ -220,7 +226,9 @@ def _online_worker(
         crashes_max=shared.settings.crashes_max,
     )
     execution = CallExecution(
-        server=CallServer(shared.engine, shared.objects, shared.pool, shared.clock),
+        server=CallServer(
+            shared.engine, shared.objects, shared.pool, shared.clock, salts=shared.salts
+        ),
         completion=CallCompletion(shared.producer, shared.objects, shared.pool),
         replies=replies,
         permissions=RerunPermissions(replies.request_permission),

@@ -30,6 +30,7 @@ from gpu_consumers.inflight.item_outcomes import (
     outcome_of,
 )
 from gpu_consumers.payloads.bodies import BatchBodies
+from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from topics.clients.producer import RecordProducer
@@ -45,6 +46,7 @@ class BatchExecution:
     engine: Engine
     producer: RecordProducer
     bodies: BatchBodies
+    salts: PrefixCacheSalts | None  # None: the engine has no prefix cache to isolate
     liveness: BatchLiveness
     capacity: CapacityPublisher
     lock: SharedExclusiveLock  # quarantined units take it exclusively
@@ -197,9 +199,12 @@ class BatchExecution:
                 new_answers.clear()
 
         job = run.items[executed[0]][0]
+        requests = list(bodies.values())
+        if self.salts is not None:
+            requests = [self.salts.add_salt(body, job.tenant_id) for body in requests]
         try:
             try:
-                await self.engine.execute(job.endpoint, list(bodies.values()), finished)
+                await self.engine.execute(job.endpoint, requests, finished)
             except PoolBusyError:
                 return  # items without an answer are requeued; other jobs go on
             # Without an answer the item would be requeued, possibly for ever.

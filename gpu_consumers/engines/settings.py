@@ -2,9 +2,19 @@
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
+from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, Json, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Json,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
+from core.secret_keys import decoded_keys
 from core.settings import Settings
 from gpu_consumers.engines.engine_slots import square_root_headroom
 
@@ -76,6 +86,20 @@ class EngineSettings(Settings):
     upstream that refuses for longer, with no answer and no request in flight, counts as
     unavailable. Default 10 s."""
 
+    upstream_is_vllm: bool = False
+    """openai_http: the upstream is vLLM, so requests carry the salt of their tenant as
+    `cache_salt`: no tenant reuses the prefix cache of another. Other servers may refuse the
+    field. Default: no."""
+
+    cache_salt_key: SecretStr | None = None
+    """vllm, and an upstream that is vLLM: base64 of 32 random bytes, the key of the tenants' salts.
+    Replicas with the same key share the prefix cache of a common upstream. Default: a random key
+    for each process."""
+
+    cache_salt_groups: Json[tuple[tuple[UUID, ...], ...]] | None = None
+    """vllm, and an upstream that is vLLM: a JSON list of lists of tenant ids; the tenants of a list
+    share one salt, and so the prefix cache. Default: none share."""
+
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """openai_http: without a connection for this long the pool counts as unavailable; also the
     timeout of the probe after a 502 or 504 of a gateway. Default 5 s."""
@@ -139,6 +163,23 @@ class EngineSettings(Settings):
     """vllm: host names, separated by commas, from which media URLs in bodies are fetched; redirects
     are not followed. Default: none. `data:` URLs always work."""
 
+    @field_validator("cache_salt_key")
+    @classmethod
+    def _check_salt_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(decoded_keys(value)) != 1:
+            raise ValueError("give one key")
+        return value
+
+    @field_validator("cache_salt_groups")
+    @classmethod
+    def _check_salt_groups(
+        cls, value: tuple[tuple[UUID, ...], ...] | None
+    ) -> tuple[tuple[UUID, ...], ...] | None:
+        tenants = [tenant for group in value or () for tenant in group]
+        if len(tenants) != len(set(tenants)):
+            raise ValueError("a tenant may be in one group only")
+        return value
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Reject a kind without its required fields, and fields of another kind."""
@@ -146,6 +187,8 @@ class EngineSettings(Settings):
             raise ValueError("vllm needs model_path")
         if self.kind == "openai_http" and self.upstream is None:
             raise ValueError("openai_http needs upstream")
+        if (self.cache_salt_key or self.cache_salt_groups) and not self.has_prefix_cache:
+            raise ValueError("cache_salt_key and cache_salt_groups need vllm or upstream_is_vllm")
         if self.headroom >= self.items_at_once:
             raise ValueError("interactive_headroom must be less than concurrency")
         for name in sorted(self.model_fields_set):
@@ -153,6 +196,11 @@ class EngineSettings(Settings):
             if owner not in (None, self.kind) and getattr(self, name) is not None:
                 raise ValueError(f"{name} belongs to {owner}, not to {self.kind}")
         return self
+
+    @property
+    def has_prefix_cache(self) -> bool:
+        """Whether the engine has vLLM's prefix cache, which tenants must not share."""
+        return self.kind == "vllm" or self.upstream_is_vllm
 
     @property
     def items_at_once(self) -> int:

@@ -23,6 +23,7 @@ from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.payloads.bodies import BODY_UNREADABLE, EncryptedBodies, load_body
+from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore
 
@@ -62,8 +63,16 @@ class CallServer:
     """Serves calls with the engine. Used on the event loop."""
 
     def __init__(
-        self, engine: Engine, objects: ObjectStore, pool: PoolHealth, clock: Clock
+        self,
+        engine: Engine,
+        objects: ObjectStore,
+        pool: PoolHealth,
+        clock: Clock,
+        *,
+        salts: PrefixCacheSalts | None,
     ) -> None:
+        """`salts` is None if the engine has no prefix cache to isolate."""
+        self._salts = salts
         self._engine, self._objects, self._pool, self._clock = engine, objects, pool, clock
         self._encrypted = EncryptedBodies(objects, clock)
 
@@ -88,6 +97,8 @@ class CallServer:
     async def serve_call(self, call: OnlineCall, body: bytes) -> EngineAnswer:
         """Return the engine's answer; cancelling aborts it. Raises what `Engine.serve` raises."""
         began_s = self._clock.monotonic_s()
+        if self._salts is not None:
+            body = self._salts.add_salt(body, call.job.tenant_id)
         try:
             emit = self._piece_sender(call) if call.is_stream else None
             answer = await self._engine.serve(call.job.endpoint, body, emit, call.meter)

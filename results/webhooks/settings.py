@@ -1,15 +1,12 @@
 """Settings of webhooks, read by the role `webhooks` and by the API."""
 
-import base64
-import binascii
 import ipaddress
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
+from core.secret_keys import decoded_keys
 from core.settings import Settings
-
-KEY_BYTES: Final = 32
 
 
 class WebhookSettings(Settings):
@@ -89,17 +86,3 @@ class WebhookSettings(Settings):
     def keys(self) -> tuple[bytes, ...]:
         """Return the keys of `secret_key`, the encrypting one first; empty without any."""
         return decoded_keys(self.secret_key) if self.secret_key else ()
-
-
-def decoded_keys(value: SecretStr) -> tuple[bytes, ...]:
-    """Return the bytes of each key. Raises ValueError that does not quote the text."""
-    try:
-        keys = tuple(
-            base64.b64decode(part.strip(), validate=True)
-            for part in value.get_secret_value().split(",")
-        )
-    except (binascii.Error, ValueError):
-        raise ValueError("not base64") from None
-    if any(len(key) != KEY_BYTES for key in keys):
-        raise ValueError(f"each key must be base64 of {KEY_BYTES} bytes")
-    return keys

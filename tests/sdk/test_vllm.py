@@ -1,6 +1,7 @@
-"""Goal: on real vLLM the official clients work."""
+"""Goal: on real vLLM the official clients work, and tenants share no prefix cache."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from tests.sdk.checks.catalogue import VLLM, checks
 from tests.sdk.runs import VERSIONS, Reports, reports_of
-from tests.sdk.sites import EMBEDDING_MODEL, vllm_site
+from tests.sdk.sites import EMBEDDING_MODEL, new_key, vllm_site
 from tests.support.stacks import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
@@ -42,3 +43,21 @@ def test_on_vllm(version: str, check: str, reports: Reports) -> None:
 
 def test_real_models_are_not_marked_as_simulated(vllm_stack: Stack) -> None:
     assert {model.owned_by for model in vllm_stack.client.models.list()} == {"millrace"}
+
+
+def test_a_tenant_does_not_learn_what_another_has_sent(vllm_stack: Stack) -> None:
+    prompt = "a prompt of several blocks of the cache " * 12
+
+    def cached_tokens(key: str, **options: object) -> int:
+        body = {"model": "llama", "prompt": prompt, "max_tokens": 1, **options}
+        stack = replace(vllm_stack, key=key)
+        usage = stack.request("POST", "/v1/completions", json=body).json()["usage"]
+        return int((usage["prompt_tokens_details"] or {"cached_tokens": 0})["cached_tokens"])
+
+    first, second = new_key(vllm_stack), new_key(vllm_stack)
+    assert cached_tokens(first) == 0
+    assert cached_tokens(first) > 0
+    assert cached_tokens(second) == 0
+    assert cached_tokens(second, cache_salt="mine") == 0
+    assert cached_tokens(second, cache_salt="mine") > 0
+    assert cached_tokens(first, cache_salt="mine") == 0

@@ -12,8 +12,9 @@ from cli.stack.processes.child import BACKOFF_S_MAX, Child
 from cli.stack.processes.ports import HOST
 from cli.stack.served_models import ServedModel
 from core.errors import SettingsError
+from core.secret_keys import KEY_BYTES
 from gpu_consumers.settings import ReplicaSettings
-from results.webhooks.settings import KEY_BYTES, WebhookSettings
+from results.webhooks.settings import WebhookSettings
 from topics.records.catalogue import JOB_CLASSES
 
 KAFKA: Final = "MILLRACE_KAFKA_BOOTSTRAP_SERVERS"
