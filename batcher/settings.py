@@ -43,8 +43,8 @@ class BatcherSettings(Settings):
     hold_limit_s: float = Field(default=30.0, gt=0, le=3600)
     """Age from which a record that pins an offset or crowds others out is requeued."""
 
-    held_items_max: int = Field(default=20_000, ge=1)
-    """Buffered items at which reading stops; 20,000 are 0.5 s at 40,000 items/s."""
+    held_items_max: int = Field(default=40_000, ge=1)
+    """Buffered items at which reading stops: twice what intake makes outstanding for a batcher."""
 
     held_bytes_max: int = Field(default=128 * MIB, ge=MIB)
     """Buffered bytes at which reading stops."""

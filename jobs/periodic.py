@@ -70,7 +70,7 @@ def start_periodic_tasks(
     emit_retries = partial(retries.run_once, deps.capacities)
     threads.start_periodic(settings.retry_interval_s, "retries", emit_retries)
     emitter = ReEmitter(engine, deps.objects, resume_producer, deps.leases)
-    resumes = ResumeSweep(engine, emitter, clock, window_items_max=settings.window_items_max)
+    resumes = ResumeSweep(engine, emitter, clock, window_items_max=settings.read_ahead_items)
     threads.start_periodic(_RESUME_INTERVAL_S, "resumes", resumes.run_once)
     sweep = partial(sweep_expired_jobs, engine, stall_limit_s=settings.stall_limit_s)
     threads.start_periodic(settings.expiry_interval_s, "expiry", sweep)

@@ -30,14 +30,16 @@ class IntakeSettings(Settings):
     lease_ttl_s: float = Field(default=15.0, ge=0.5, le=600)
     """How long after the death of this process another may take over its jobs."""
 
-    window_s: float = Field(default=10.0, gt=0, le=600)
-    """Seconds of a pool's throughput that one tenant may have on the log for one model."""
+    window_s: float = Field(default=3.0, gt=0, le=600)
+    """Seconds of a pool's throughput that may be outstanding: on the log, or executed without a
+    row. Its tenants share them. Longer delays tenants that begin to submit."""
 
-    window_items_max: int = Field(default=20_000, ge=100, le=1_000_000)
-    """Items of one tenant and model on the log at most, however fast the pool."""
+    window_items_max: int = Field(default=1_000_000, ge=100, le=100_000_000)
+    """Outstanding items of one pool at most, however fast it is."""
 
-    read_ahead_items: int = Field(default=400_000, ge=100, le=100_000_000)
-    """Items that the batchers may hold; all windows together take at most half of it."""
+    read_ahead_items: int = Field(default=20_000, ge=100, le=1_000_000)
+    """Outstanding items of all pools for each batcher that is alive. Half of what a batcher buffers
+    (`MILLRACE_BATCHER_HELD_ITEMS_MAX`), so that it can always read the items of new tenants."""
 
     stall_limit_s: float = Field(default=60.0, ge=0.1, le=86_400)
     """Silence after which the lost items of a job are looked for and emitted again; it counts from

@@ -1,7 +1,7 @@
 """The loop of the intake role: claim jobs, read the load of every open job, emit within windows."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,11 +15,11 @@ from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import (
     JobLoad,
-    TenantModel,
     WindowLimits,
     allowances,
+    pool_budgets,
     select_jobs,
-    tenant_model_windows,
+    tenant_windows,
 )
 from jobs.settings import IntakeSettings
 from jobs.validation.validator import Validator
@@ -63,18 +63,19 @@ class IntakeLoop:
             window_items_max=self.settings.window_items_max,
             read_ahead_items=self.settings.read_ahead_items,
         )
-        windows = tenant_model_windows(loads, self.capacities.pools(), limits)
+        pools = self.capacities.pools()
+        budgets = pool_budgets(loads, pools, limits, self.capacities.batcher_count())
         started_count = 0
         if started_s >= self._claim_at_s:
             self._claim_at_s = started_s + _CLAIM_INTERVAL_S
             started_count = self.validator.claim()
             leased_ids = self.leased_jobs.ids
-            loads = self._claim_jobs(loads, windows)
+            loads = self._claim_jobs(loads, budgets, pools)
             started_count += len(self.leased_jobs.ids - leased_ids)
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
         self.leased_jobs.reload_changed(loads)
         self.leased_jobs.release_finished({load.job_id for load in loads})
-        emitted = self.expander.run_once(allowances(loads, windows))
+        emitted = self.expander.run_once(allowances(loads, tenant_windows(loads, budgets)))
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round without emission only reads loads: its duration sets how often to run it.
         self._idle_round_s = 0.0 if emitted else self.clock.monotonic_s() - started_s
@@ -82,12 +83,15 @@ class IntakeLoop:
         self._wakeup_delay_s = wakeup_delay_s(self._idle_round_s) if was_useless else _ROUND_PAUSE_S
 
     def _claim_jobs(
-        self, loads: list[JobLoad], windows: Mapping[TenantModel, int]
+        self, loads: list[JobLoad], budgets: Mapping[str, int], available: Collection[str]
     ) -> list[JobLoad]:
         """Select and lease jobs to expand; return `loads` with the claimed ones marked as held."""
         leased_jobs, count_max = self.leased_jobs, self.settings.jobs_held_max
         before = leased_jobs.ids
-        ranked = select_jobs(loads, windows, leased_ids=before, count_max=count_max)
+        windows = tenant_windows([load._replace(is_leased=True) for load in loads], budgets)
+        ranked = select_jobs(
+            loads, windows, available=available, leased_ids=before, count_max=count_max
+        )
         leased_jobs.acquire(ranked, count_max)
         claimed = leased_jobs.ids - before
         if not claimed:

@@ -48,11 +48,17 @@ class PoolCapacities:
 
     def pools(self) -> dict[str, PoolCapacity]:
         """Return the pools with an available replica that published recently."""
+        return sum_by_pool(self._recent())
+
+    def batcher_count(self) -> int:
+        """Return how many batchers the replicas grant items to."""
+        return len({batcher_id for capacity in self._recent() for batcher_id in capacity.granted})
+
+    def _recent(self) -> list[Capacity]:
         oldest_s = self._clock.monotonic_s() - _RECORD_AGE_S_MAX
         with self._lock:
             self._newest = {k: r for k, r in self._newest.items() if r[1] > oldest_s}
-            capacities = [capacity for capacity, _ in self._newest.values()]
-        return sum_by_pool(capacities)
+            return [capacity for capacity, _ in self._newest.values()]
 
 
 def sum_by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:

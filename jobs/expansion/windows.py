@@ -8,19 +8,22 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from core.limits import CHUNK_ITEMS_MAX
 from core.urgency import PRIORITY_DEFAULT, rank
 
 _GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
+_PROBE_SHARE_MAX: Final = 0.05  # of the read-ahead, for all pools without capacity
 
 
-TenantModel: TypeAlias = tuple[UUID, str]
-"""A tenant and a model; the jobs of both share one window."""
+TenantPool: TypeAlias = tuple[UUID, str]
+"""A tenant and a pool; the tenant's jobs on the pool share one window."""
+
+_Key = TypeVar("_Key")
 
 
 class JobLoad(NamedTuple):
@@ -40,9 +43,14 @@ class JobLoad(NamedTuple):
     is_suspended: bool = False  # no process expands it, and none may claim it yet
 
     @property
-    def tenant_model(self) -> TenantModel:
+    def tenant_pool(self) -> TenantPool:
         """The key of its window."""
-        return self.tenant_id, self.model
+        return self.tenant_id, self.pool
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has items that are outstanding or not emitted yet."""
+        return bool(self.outstanding or self.remaining)
 
     @property
     def rank(self) -> int:
@@ -72,52 +80,118 @@ class PoolCapacity:
 class WindowLimits:
     """Limits on outstanding items."""
 
-    window_s: float
-    window_items_max: int
-    read_ahead_items: int
+    window_s: float  # of a pool's throughput
+    window_items_max: int  # of a pool
+    read_ahead_items: int  # of all pools, for each live batcher
 
 
-def tenant_model_windows(
-    loads: Sequence[JobLoad], capacity: Mapping[str, PoolCapacity], limits: WindowLimits
-) -> dict[TenantModel, int]:
-    """Return the window of every tenant and model with a job."""
-    pools = {load.tenant_model: load.pool for load in loads}
-    active = len({load.tenant_model for load in loads if load.outstanding or load.remaining})
-    return {key: window_items(capacity.get(pool), limits, active) for key, pool in pools.items()}
+def pool_budgets(
+    loads: Iterable[JobLoad],
+    capacity: Mapping[str, PoolCapacity],
+    limits: WindowLimits,
+    batcher_count: int,
+) -> dict[str, int]:
+    """Return how many items of each pool with an active job may be outstanding.
+
+    A pool may have what it executes in `window_s`, and at least twice its concurrency, which keeps
+    it busy while its rate is unknown. A pool without capacity may have one chunk, which shows
+    when it works again. The budgets add up to the read-ahead of the live batchers at most: pools
+    that need less than an equal share leave the rest to the others, and all pools without capacity
+    together have a twentieth.
+    """
+    pools = {load.pool for load in loads if load.is_active}
+    total = limits.read_ahead_items * max(1, batcher_count)
+    probes = dict.fromkeys(sorted(pools - capacity.keys()), CHUNK_ITEMS_MAX)
+    throughput = {
+        pool: _throughput_items(capacity[pool], limits) for pool in sorted(pools & capacity.keys())
+    }
+    probe_items = min(sum(probes.values()), int(total * _PROBE_SHARE_MAX))
+    return fair_shares(probes, probe_items) | fair_shares(throughput, total - probe_items)
 
 
-def allowances(loads: Sequence[JobLoad], windows: Mapping[TenantModel, int]) -> dict[UUID, int]:
+def _throughput_items(capacity: PoolCapacity, limits: WindowLimits) -> int:
+    items = min(limits.window_s * capacity.items_per_s, limits.window_items_max)
+    return min(max(int(items), 2 * capacity.concurrency, 1), limits.window_items_max)
+
+
+def tenant_windows(loads: Sequence[JobLoad], budgets: Mapping[str, int]) -> dict[TenantPool, int]:
+    """Return how many items each tenant may have outstanding on each pool.
+
+    The tenants of a pool with outstanding items or a leased job to expand share its budget by
+    max-min fairness. If earlier tenants still have more
+    than their share outstanding, a tenant with less gets its share of what is free, and a chunk at
+    once: it does not wait until the items of others have run. These chunks exceed the budget by
+    half of it at most.
+    """
+    outstanding: Counter[TenantPool] = Counter()
+    remaining: Counter[TenantPool] = Counter()
+    executed: Counter[TenantPool] = Counter()
+    for load in loads:
+        outstanding[load.tenant_pool] += load.outstanding
+        remaining[load.tenant_pool] += load.remaining if load.is_leased else 0
+        executed[load.tenant_pool] += load.terminal
+    tenants: defaultdict[str, list[TenantPool]] = defaultdict(list)
+    for key in outstanding:
+        if outstanding[key] or remaining[key]:
+            tenants[key[1]].append(key)
+    windows: dict[TenantPool, int] = {}
+    for pool, keys in tenants.items():
+        # Of a budget below one item for each, tenants with outstanding items keep their part, and
+        # the least served come next.
+        keys.sort(key=lambda key: (not outstanding[key], executed[key]))
+        needs = {key: outstanding[key] + remaining[key] for key in keys}
+        shares = fair_shares(needs, budgets[pool])
+        missing = {key: max(0, share - outstanding[key]) for key, share in shares.items()}
+        free = max(0, budgets[pool] - sum(outstanding[key] for key in keys))
+        grants = fair_shares(missing, free)
+        at_once = min(CHUNK_ITEMS_MAX, budgets[pool] // (2 * len(keys)))
+        for key, share in shares.items():
+            held = outstanding[key]
+            windows[key] = min(share, max(held + grants[key], at_once))
+    return windows
+
+
+def fair_shares(demands: Mapping[_Key, int], total: int) -> dict[_Key, int]:
+    """Share `total` items by max-min fairness: nobody gets more than its demand.
+
+    Items that cannot be divided go to the first keys of `demands`. Source: Bertsekas and Gallager,
+    Data Networks, 6.5.2.
+    """
+    shares: dict[_Key, int] = {}
+    left = total
+    ascending = sorted(demands.items(), key=lambda item: item[1])
+    for position, (key, demand) in enumerate(ascending):
+        equal = left // (len(ascending) - position)
+        if demand > equal:
+            break
+        shares[key] = demand
+        left -= demand
+    unsatisfied = [key for key in demands if key not in shares]
+    if unsatisfied:
+        equal, rest = divmod(left, len(unsatisfied))
+        shares |= {key: equal + (n < rest) for n, key in enumerate(unsatisfied)}
+    return shares
+
+
+def allowances(loads: Sequence[JobLoad], windows: Mapping[TenantPool, int]) -> dict[UUID, int]:
     """Return how many items each job may emit now; jobs that may emit none are absent.
 
     `loads` holds all jobs that are not closed or settled, oldest first: every replica computes
     the same shares, whichever jobs it holds. A job without a holder gets none, so that its share
     goes to jobs that can use it.
     """
-    groups: defaultdict[TenantModel, list[JobLoad]] = defaultdict(list)
+    groups: defaultdict[TenantPool, list[JobLoad]] = defaultdict(list)
     for load in loads:
-        groups[load.tenant_model].append(load)
+        groups[load.tenant_pool].append(load)
     allowed: dict[UUID, int] = {}
     for key, group in groups.items():
-        allowed |= share_window(group, windows[key])
+        if window := windows.get(key, 0):
+            allowed |= share_window(group, window)
     return allowed
 
 
-def window_items(capacity: PoolCapacity | None, limits: WindowLimits, active: int) -> int:
-    """Return how many items one of `active` tenant-model pairs may have outstanding.
-
-    Twice the concurrency keeps a pool busy whose rate is not known yet; one chunk yields a first
-    result from a pool without any capacity record.
-    """
-    target = 0
-    if capacity is not None:
-        throughput = min(limits.window_s * capacity.items_per_s, limits.window_items_max)
-        target = max(int(throughput), 2 * capacity.concurrency)
-    fair = limits.read_ahead_items // (2 * max(1, active))
-    return max(CHUNK_ITEMS_MAX, min(target, limits.window_items_max, fair))
-
-
 def share_window(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
-    """Share the free part of `window` among the held jobs of one tenant and model, oldest first.
+    """Share the free part of `window` among the held jobs of one tenant and pool, oldest first.
 
     The lowest rank gets all it can use. Among equal ranks the job with the fewest outstanding items
     is served next, a chunk at a time, so jobs level out. The total never exceeds the window by more
@@ -165,31 +239,35 @@ def _lowest_rank(jobs: Sequence[JobLoad]) -> int:
 
 def select_jobs(
     loads: Sequence[JobLoad],
-    windows: Mapping[TenantModel, int],
+    windows: Mapping[TenantPool, int],
     *,
+    available: Collection[str],
     leased_ids: Collection[UUID],
     count_max: int,
 ) -> list[UUID]:
     """Return the jobs to lease, best first: from `leased_ids` and the claimable jobs.
 
-    `loads` holds all open jobs, oldest first. A job is ranked by its number among the jobs of its
-    tenant and model that have items to emit, ordered by rank and then by age. Among equal numbers,
-    jobs whose window is less than half full come first: a window is ten seconds of work, so slots
-    move between jobs every few seconds.
+    `loads` holds all open jobs, oldest first. Jobs of pools that are not `available` come last, and
+    before them the jobs of tenants whose window is empty: they could emit nothing. A job is then
+    ranked by its number among the jobs of its tenant and pool that have items to emit, ordered by
+    rank and then by age. Among equal numbers, jobs whose window is less than half full come first:
+    a window is a few seconds of work, so slots move between jobs every few seconds.
     """
-    outstanding: Counter[TenantModel] = Counter()
+    outstanding: Counter[TenantPool] = Counter()
     for load in loads:
-        outstanding[load.tenant_model] += load.outstanding
-    numbers: Counter[TenantModel] = Counter()
-    candidates: list[tuple[int, bool, int, UUID]] = []
+        outstanding[load.tenant_pool] += load.outstanding
+    numbers: Counter[TenantPool] = Counter()
+    candidates: list[tuple[bool, bool, int, bool, int, UUID]] = []
     for age, load in sorted(enumerate(loads), key=lambda aged: aged[1].rank):
         if not load.remaining:
             continue
-        key = load.tenant_model
+        key = load.tenant_pool
         numbers[key] += 1
         if load.job_id in leased_ids or not (load.is_leased or load.is_suspended):
-            is_half_full = 2 * outstanding[key] >= windows[key]
-            candidates.append((numbers[key], is_half_full, age, load.job_id))
+            window = windows.get(key, 0)
+            is_half_full = 2 * outstanding[key] >= window
+            order = load.pool not in available, not window, numbers[key], is_half_full, age
+            candidates.append((*order, load.job_id))
     return [job_id for *_, job_id in sorted(candidates)[:count_max]]
 
 

@@ -18,7 +18,7 @@ from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.emission import record_job_failure
 from jobs.expansion.job_loads import OPEN, job_loads
-from jobs.expansion.windows import JobLoad, TenantModel
+from jobs.expansion.windows import JobLoad, TenantPool
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.retry_policy import RetryRules, backoff_s
 from jobs.tables.jobs import job_cursors, jobs
@@ -55,7 +55,7 @@ class ResumeSweep:
     engine: sa.Engine
     emitter: ReEmitter
     clock: Clock
-    window_items_max: int  # of a tenant and model on the log
+    window_items_max: int  # of a tenant and pool on the log
     _failed: dict[UUID, _FailedJob] = field(default_factory=dict)
 
     def run_once(self) -> None:
@@ -99,20 +99,20 @@ def jobs_within_window(
     """Return the jobs of `due` whose missing items fit into their window now. Pure.
 
     The outstanding items of a due job are void: they count once they are emitted again. A tenant
-    and model without other items on the log may always continue, so no job waits for ever.
+    without other items of the pool on the log may always continue, so no job waits for ever.
     """
     by_id = {load.job_id: load for load in loads}
     waiting = set(due)
-    outstanding: Counter[TenantModel] = Counter()
+    outstanding: Counter[TenantPool] = Counter()
     for load in loads:
         if load.job_id not in waiting:
-            outstanding[load.tenant_model] += load.outstanding
+            outstanding[load.tenant_pool] += load.outstanding
     selected = []
     for job_id in due:
         found = by_id.get(job_id)
         if found is None:
             continue  # it was closed between the two queries
-        key, count = found.tenant_model, found.outstanding
+        key, count = found.tenant_pool, found.outstanding
         if not outstanding[key] or outstanding[key] + count <= window_items_max:
             outstanding[key] += count
             selected.append(job_id)

@@ -6,7 +6,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.windows import JobLoad, TenantModel, select_jobs
+from jobs.expansion.windows import JobLoad, TenantPool, select_jobs
 
 WINDOW = 1000
 
@@ -17,8 +17,8 @@ def job(number: int, tenant: int, *, outstanding: int = 0, is_leased: bool = Fal
     )
 
 
-def windows(loads: list[JobLoad]) -> dict[TenantModel, int]:
-    return dict.fromkeys((load.tenant_model for load in loads), WINDOW)
+def windows(loads: list[JobLoad]) -> dict[TenantPool, int]:
+    return dict.fromkeys((load.tenant_pool for load in loads), WINDOW)
 
 
 @st.composite
@@ -38,7 +38,9 @@ def test_slots_are_filled_with_what_can_be_had(
     crowd: tuple[list[JobLoad], set[UUID]], count_max: int
 ) -> None:
     loads, mine = crowd
-    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=count_max)
+    wanted = select_jobs(
+        loads, windows(loads), available={"pool"}, leased_ids=mine, count_max=count_max
+    )
     candidates = {load.job_id for load in loads if load.job_id in mine or not load.is_leased}
     assert set(wanted) <= candidates
     assert len(set(wanted)) == len(wanted) == min(count_max, len(candidates))
@@ -49,12 +51,14 @@ def test_first_jobs_of_all_come_before_later_jobs_of_any(
     crowd: tuple[list[JobLoad], set[UUID]], count_max: int
 ) -> None:
     loads, mine = crowd
-    counted: Counter[TenantModel] = Counter()
+    counted: Counter[TenantPool] = Counter()
     place = {}
     for load in loads:
-        counted[load.tenant_model] += 1
-        place[load.job_id] = counted[load.tenant_model]
-    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=count_max)
+        counted[load.tenant_pool] += 1
+        place[load.job_id] = counted[load.tenant_pool]
+    wanted = select_jobs(
+        loads, windows(loads), available={"pool"}, leased_ids=mine, count_max=count_max
+    )
     left = [
         load.job_id
         for load in loads
@@ -69,7 +73,7 @@ def test_a_new_tenant_gets_a_slot_although_all_are_taken() -> None:
     mine = {load.job_id for load in crowd[:256]}
     late = job(900, 2)
     loads = [*crowd, late]
-    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=256)
+    wanted = select_jobs(loads, windows(loads), available={"pool"}, leased_ids=mine, count_max=256)
     assert late.job_id in wanted[:2]
     assert crowd[255].job_id not in wanted
 
@@ -79,9 +83,9 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
     free = job(9, 9)
     loads = [*full, free]
     mine = {load.job_id for load in full}
-    wanted = select_jobs(loads, windows(loads), leased_ids=mine, count_max=3)
+    wanted = select_jobs(loads, windows(loads), available={"pool"}, leased_ids=mine, count_max=3)
     assert wanted == [free.job_id, full[0].job_id, full[1].job_id]
-    assert select_jobs(loads, windows(loads), leased_ids=mine, count_max=4) == [
+    assert select_jobs(loads, windows(loads), available={"pool"}, leased_ids=mine, count_max=4) == [
         free.job_id,
         *(load.job_id for load in full),
     ]
@@ -92,4 +96,19 @@ def test_only_a_job_that_can_emit_takes_a_slot() -> None:
     aside, free = job(1, 1)._replace(is_suspended=True), job(2, 1)
     loads = [aside, free, done]
     leased = {done.job_id}
-    assert select_jobs(loads, windows(loads), leased_ids=leased, count_max=9) == [free.job_id]
+    assert select_jobs(
+        loads, windows(loads), available={"pool"}, leased_ids=leased, count_max=9
+    ) == [free.job_id]
+
+
+def test_jobs_that_cannot_emit_come_last() -> None:
+    dead = [job(n, n)._replace(pool="dead") for n in range(1, 301)]
+    slow = [job(n, n)._replace(pool="slow") for n in range(301, 601)]
+    busy = job(900, 900, outstanding=WINDOW - 1, is_leased=True)
+    allowed = {slow[7].tenant_pool: 1, busy.tenant_pool: WINDOW}
+    loads = [*dead, *slow, busy]
+    selected = select_jobs(
+        loads, allowed, available={"pool", "slow"}, leased_ids={busy.job_id}, count_max=256
+    )
+    assert selected[:2] == [slow[7].job_id, busy.job_id]
+    assert not {load.job_id for load in dead} & set(selected)

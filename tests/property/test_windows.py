@@ -1,5 +1,6 @@
-"""Goal: no tenant exceeds its window, and no job starves another job of its tenant."""
+"""Goal: no pool exceeds its budget, no tenant its window, and no job starves another one."""
 
+from collections import Counter
 from uuid import UUID
 
 from hypothesis import given
@@ -12,12 +13,13 @@ from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
     allowances,
+    fair_shares,
+    pool_budgets,
     share_window,
-    tenant_model_windows,
-    window_items,
+    tenant_windows,
 )
 
-LIMITS = WindowLimits(window_s=10, window_items_max=20_000, read_ahead_items=100_000)
+LIMITS = WindowLimits(window_s=3, window_items_max=1_000_000, read_ahead_items=20_000)
 
 
 @st.composite
@@ -115,55 +117,110 @@ def test_a_job_without_holder_gets_no_share(jobs: list[JobLoad], window: int) ->
     assert sum(shares.values()) > min(free, wanted) - CHUNK_ITEMS_MAX
 
 
-@given(jobs=loads(tenants=4, models=2), capacity=capacities)
-def test_a_tenant_model_without_outstanding_items_gets_a_chunk(
-    jobs: list[JobLoad], capacity: PoolCapacity
-) -> None:
-    allowed = allowances(jobs, tenant_model_windows(jobs, {"pool-model-1": capacity}, LIMITS))
-    for pair in {(job.tenant_id, job.model) for job in jobs}:
-        mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
-        if not any(job.outstanding for job in mine):
-            remaining = sum(job.remaining for job in mine)
-            got = sum(allowed.get(job.job_id, 0) for job in mine)
-            # Grains of at most a quarter of the smallest window: less than one may be left over.
-            assert got >= min(CHUNK_ITEMS_MAX, remaining) - CHUNK_ITEMS_MAX // 4
+pools_alive = st.dictionaries(
+    st.sampled_from([f"pool-model-{number}" for number in range(1, 5)]), capacities
+)
 
 
-@given(jobs=loads(tenants=4, models=2), capacity=capacities)
-def test_all_windows_together_use_half_of_the_read_ahead(
-    jobs: list[JobLoad], capacity: PoolCapacity
+@given(
+    demands=st.dictionaries(st.integers(0, 20), st.integers(0, 1000)), total=st.integers(0, 5000)
+)
+def test_shares_are_max_min_fair(demands: dict[int, int], total: int) -> None:
+    shares = fair_shares(demands, total)
+    assert shares.keys() == demands.keys()
+    assert all(0 <= shares[key] <= demand for key, demand in demands.items())
+    assert sum(shares.values()) == min(total, sum(demands.values()))
+    most = max(shares.values(), default=0)
+    assert all(shares[key] >= most - 1 for key, demand in demands.items() if shares[key] < demand)
+
+
+@given(jobs=loads(models=4), alive=pools_alive, batchers=st.integers(0, 3))
+def test_budgets_fit_into_the_read_ahead_of_the_batchers(
+    jobs: list[JobLoad], alive: dict[str, PoolCapacity], batchers: int
 ) -> None:
-    pools = {"pool-model-1": capacity, "pool-model-2": capacity}
-    allowed = allowances(jobs, tenant_model_windows(jobs, pools, LIMITS))
-    pairs = {(job.tenant_id, job.model) for job in jobs}
-    for pair in pairs:
-        mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
+    budgets = pool_budgets(jobs, alive, LIMITS, batchers)
+    total = LIMITS.read_ahead_items * max(1, batchers)
+    assert budgets.keys() == {job.pool for job in jobs if job.is_active}
+    assert sum(budgets.values()) <= total
+    dead = [items for pool, items in budgets.items() if pool not in alive]
+    assert all(items <= CHUNK_ITEMS_MAX for items in dead)
+    assert sum(dead) <= total / 20
+    assert all(items >= 1 for pool, items in budgets.items())
+
+
+@given(jobs=loads(tenants=4, models=2), budget=st.integers(0, 20_000))
+def test_tenants_exceed_the_budget_by_half_of_it_at_most(jobs: list[JobLoad], budget: int) -> None:
+    budgets = {job.pool: budget for job in jobs}
+    allowed = allowances(jobs, tenant_windows(jobs, budgets))
+    for pool in budgets:
+        mine = [job for job in jobs if job.pool == pool]
         new = sum(allowed.get(job.job_id, 0) for job in mine)
-        if new:
-            total = new + sum(job.outstanding for job in mine)
-            assert total <= LIMITS.window_items_max
-    active = sum(
-        any(j.outstanding or j.remaining for j in jobs if (j.tenant_id, j.model) == pair)
-        for pair in pairs
-    )
-    window = window_items(capacity, LIMITS, active)
-    assert window * active <= max(LIMITS.read_ahead_items // 2, active * CHUNK_ITEMS_MAX)
+        free = max(0, budget - sum(job.outstanding for job in mine))
+        grain = CHUNK_ITEMS_MAX * len({job.tenant_id for job in mine})  # of a lower rank, each
+        assert new <= free + max(budget // 2, 0) + (grain if new > free else 0)
 
 
-@given(capacity=st.none() | capacities, active=st.integers(0, 10_000))
-def test_a_window_has_a_lower_and_an_upper_limit(
-    capacity: PoolCapacity | None, active: int
+@given(jobs=loads(tenants=6), budget=st.integers(1200, 20_000))
+def test_a_tenant_without_outstanding_items_gets_items_at_once(
+    jobs: list[JobLoad], budget: int
 ) -> None:
-    assert CHUNK_ITEMS_MAX <= window_items(capacity, LIMITS, active) <= LIMITS.window_items_max
+    allowed = allowances(jobs, tenant_windows(jobs, {"pool-model-1": budget}))
+    outstanding: Counter[UUID] = Counter()
+    remaining: Counter[UUID] = Counter()
+    got: Counter[UUID] = Counter()
+    for job in jobs:
+        outstanding[job.tenant_id] += job.outstanding
+        remaining[job.tenant_id] += job.remaining
+        got[job.tenant_id] += allowed.get(job.job_id, 0)
+    for tenant, items in remaining.items():
+        if not outstanding[tenant]:
+            # Grains of a quarter of the window: less than one may be left over.
+            assert got[tenant] >= min(CHUNK_ITEMS_MAX, items) - CHUNK_ITEMS_MAX // 4
 
 
-def test_a_window_holds_ten_seconds_of_the_pool() -> None:
-    assert window_items(PoolCapacity(150.0, 8), LIMITS, 1) == 1500
-    assert window_items(PoolCapacity(0.0, 256), LIMITS, 1) == 512
-    assert window_items(PoolCapacity(1e9, 8), LIMITS, 1) == 20_000
-    assert window_items(PoolCapacity(1e9, 8), LIMITS, 10) == 5_000
-    assert window_items(PoolCapacity(float("inf"), 8), LIMITS, 1) == 20_000
-    assert window_items(None, LIMITS, 1) == 100
+def tenant_job(number: int, total: int, *, emitted: int = 0, terminal: int = 0) -> JobLoad:
+    ids = UUID(int=number), UUID(int=number)
+    return JobLoad(*ids, "m", "p", total, emitted, terminal, is_leased=True)
+
+
+def test_a_newcomer_gets_a_chunk_beyond_a_full_budget_and_the_earlier_tenant_nothing() -> None:
+    earlier = tenant_job(1, 60_000, emitted=20_000)
+    newcomer = tenant_job(2, 60_000)
+    windows = tenant_windows([earlier, newcomer], {"p": 20_000})
+    assert windows == {earlier.tenant_pool: 10_000, newcomer.tenant_pool: CHUNK_ITEMS_MAX}
+    assert allowances([earlier, newcomer], windows) == {newcomer.job_id: CHUNK_ITEMS_MAX}
+    drained = earlier._replace(terminal=12_000)
+    assert tenant_windows([drained, newcomer], {"p": 20_000}) == {
+        earlier.tenant_pool: 10_000,
+        newcomer.tenant_pool: 10_000,
+    }
+
+
+def test_the_least_served_tenants_take_turns_in_a_small_budget() -> None:
+    tenants = [tenant_job(n, 50, emitted=n, terminal=n) for n in range(1, 11)]
+    busy = tenant_job(11, 50, emitted=2, terminal=1)
+    windows = tenant_windows([*tenants, busy], {"p": 3})
+    assert [key[0].int for key, items in windows.items() if items] == [11, 1, 2]
+
+
+def test_the_budget_of_a_pool_follows_its_rate_and_the_batchers() -> None:
+    def budget(capacity: PoolCapacity | None, *, batchers: int = 1) -> int:
+        alive = {} if capacity is None else {"p": capacity}
+        return pool_budgets([tenant_job(1, 5)], alive, LIMITS, batchers)["p"]
+
+    assert budget(PoolCapacity(150.0, 8)) == 450
+    assert budget(PoolCapacity(0.1, 8)) == 16
+    assert budget(PoolCapacity(0.0, 256)) == 512
+    assert budget(PoolCapacity(1e9, 8)) == 20_000
+    assert budget(PoolCapacity(float("inf"), 8), batchers=3) == 60_000
+    assert budget(None) == CHUNK_ITEMS_MAX
+
+
+def test_many_pools_without_capacity_leave_almost_all_to_the_others() -> None:
+    dead = [tenant_job(n, 500)._replace(pool=f"dead-{n}") for n in range(2, 1002)]
+    budgets = pool_budgets([tenant_job(1, 5), *dead], {"p": PoolCapacity(1e9, 64)}, LIMITS, 1)
+    assert budgets["p"] == 19_000
+    assert sum(budgets.values()) == 20_000
 
 
 def test_items_beyond_the_window_belong_to_the_lowest_rank() -> None:

@@ -13,8 +13,11 @@ def capacity_record(
     job_class: str = "bulk",
     available: bool = True,
     epoch: int = 1,
+    granted: dict[str, int] | None = None,
 ) -> ReceivedRecord:
     """Return the record of a replica that runs four items at once."""
-    capacity = Capacity(replica, epoch, pool, job_class, [0], {}, items_per_s, 4, available)
+    capacity = Capacity(
+        replica, epoch, pool, job_class, [0], granted or {}, items_per_s, 4, available
+    )
     key = f"{replica}:{job_class}".encode()
     return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)

@@ -173,7 +173,7 @@ def test_a_suspended_job_has_no_share_of_the_window(site: Site) -> None:
 
     assert (after[bad].is_leased, after[bad].is_suspended) == (False, True)
     assert (after[good].is_leased, after[good].is_suspended) == (True, False)
-    assert allowances([*after.values()], {after[bad].tenant_model: 50}) == {good: 40}
+    assert allowances([*after.values()], {after[bad].tenant_pool: 50}) == {good: 40}
     other.jobs.acquire([bad], 10)
     assert other.jobs.ids == frozenset()  # not before its lease has expired
     process.die()

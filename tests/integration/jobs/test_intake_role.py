@@ -164,17 +164,21 @@ def test_an_unknown_pool_gets_one_chunk(
     assert site.scalar(held) is None
 
 
-def test_a_tenant_is_served_although_another_fills_every_slot(
-    site: Site, env: dict[str, str], store_lines: Callable[[str, int], None]
+def test_a_tenant_is_served_although_another_fills_every_slot_and_the_budget(
+    site: Site,
+    env: dict[str, str],
+    store_lines: Callable[[str, int], None],
+    producer: RecordProducer,
 ) -> None:
     store_lines("in", 1000)
     with site.engine.begin() as connection:
         other = add_tenant(connection)
-    with running(env | {"MILLRACE_INTAKE_JOBS_HELD_MAX": "2"}):
+    slots = {"MILLRACE_INTAKE_JOBS_HELD_MAX": "2"}
+    with running(env | slots), pool_that_can_do(1e6, producer):
         site.add_jobs(5)
-        until(lambda: site.emitted() == 100)  # and then waits for results
+        until(lambda: site.emitted() == WINDOW)  # and then waits for results
         (late,) = site.add_jobs(1, tenant_id=other)
-        until(lambda: site.emitted() == 200)
+        until(lambda: site.emitted() == WINDOW + 100)
     cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == late)
     assert site.scalar(cursor) == 100
 

@@ -66,3 +66,11 @@ def test_a_tombstone_removes_a_replica() -> None:
     capacities.update([capacity_record("r1", 10)])
     capacities.update([ReceivedRecord("capacity", 0, 1, b"r1:bulk", [], None, 0)])
     assert capacities.pools() == {}
+
+
+def test_batchers_are_counted_once_each_over_all_replicas() -> None:
+    capacities = PoolCapacities(ManualClock())
+    assert capacities.batcher_count() == 0
+    capacities.update([capacity_record("r1", 10, granted={"b1": 5, "b2": 7})])
+    capacities.update([capacity_record("r2", 10, pool="b", granted={"b2": 1, "b3": 0})])
+    assert capacities.batcher_count() == 3
