@@ -28,6 +28,7 @@ class ErrorCode(StrEnum):
     EMPTY_FILE = "empty_file"
     TOO_MANY_TASKS = "too_many_tasks"
     FILE_NOT_FOUND = "file_not_found"
+    NOT_VALIDATED = "batch_expired"  # the completion window ended before the validation
 
 
 @dataclass(frozen=True, slots=True)

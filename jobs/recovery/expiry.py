@@ -1,5 +1,7 @@
 """Closes jobs whose completion window has ended; republishes closes and copies of stalled jobs.
 
+A job without a verdict on its file ends here, too, if the object store does not let it be read.
+
 The database's clock decides. A job whose record was lost would otherwise stay open for ever.
 """
 
@@ -12,11 +14,27 @@ from core.states import CloseReason, JobState
 from jobs import metrics
 from jobs.expansion.cursors import restart_stall_wait
 from jobs.expansion.job_loads import OPEN
+from jobs.input.line_checks import ErrorCode, LineError
 from jobs.store.job_closing import close_values, drop_unvalidated_files
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert, publish_close
+from jobs.store.outbox import (
+    NOTIFY_JOBS,
+    NOTIFY_OUTBOX,
+    copies_insert,
+    event_insert,
+    publish_close,
+)
 from jobs.tables.jobs import job_counters, job_cursors, jobs
+from jobs.validation.verdicts import VALIDATION_DUE
 
 _SWEEP_MAX: Final = 100
+
+VERDICT_GRACE_S: Final = 20.0
+"""How long a cancelled or expired job may wait for the verdict on its file, which counts its items:
+then each of them gets a row and a line in the error file. Jobs must end within 30 s."""
+
+_NOT_VALIDATED: Final = LineError(
+    ErrorCode.NOT_VALIDATED, "The completion window ended before the input file could be validated."
+)
 
 
 def expiry_due_query(limit: int) -> sa.Select[tuple[object, ...]]:
@@ -63,6 +81,8 @@ def sweep_expired_jobs(engine: sa.Engine, *, stall_limit_s: float) -> None:
     """
     with engine.begin() as connection:
         republish_closes(connection, stall_limit_s)
+    with engine.begin() as connection:
+        end_without_verdict(connection, VERDICT_GRACE_S)
     count = _SWEEP_MAX
     while count == _SWEEP_MAX:
         with engine.begin() as connection:
@@ -88,6 +108,39 @@ def close_expired(connection: sa.Connection) -> int:
     connection.execute(NOTIFY_OUTBOX)
     connection.execute(NOTIFY_JOBS)
     return len(due)
+
+
+def end_without_verdict(connection: sa.Connection, grace_s: float) -> int:
+    """End cancelled and expired jobs that still have no verdict after `grace_s`; return how many.
+
+    None of their items counts. A verdict that comes later finds an ended job and changes nothing.
+    """
+    closed_at = sa.case(
+        (jobs.c.state == JobState.CANCELLING.value, jobs.c.cancelling_at), else_=jobs.c.expires_at
+    )
+    due = connection.execute(
+        sa.select(jobs.c.id, jobs.c.tenant_id, jobs.c.state, sa.func.now().label("now"))
+        .where(VALIDATION_DUE, closed_at <= sa.func.now() - timedelta(seconds=grace_s))
+        .limit(_SWEEP_MAX)
+        .with_for_update(skip_locked=True)
+    ).all()
+    for job in due:
+        state, values = _end_values(is_cancelling=job.state == JobState.CANCELLING.value)
+        connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(values))
+        connection.execute(event_insert(job.id, job.tenant_id, state, job.now.timestamp()))
+    if due:
+        drop_unvalidated_files(connection, [job.id for job in due])
+        connection.execute(NOTIFY_OUTBOX)
+    return len(due)
+
+
+def _end_values(*, is_cancelling: bool) -> tuple[JobState, dict[str, object]]:
+    if is_cancelling:
+        state = JobState.CANCELLED
+        return state, {"state": state.value, "cancelled_at": sa.func.now(), "total_count": 0}
+    state = JobState.FAILED
+    errors = {"errors": [_NOT_VALIDATED.as_json()], "error_count": 1}
+    return state, {"state": state.value, "failed_at": sa.func.now(), **errors}
 
 
 def republish_closes(connection: sa.Connection, stall_limit_s: float) -> int:
