@@ -87,10 +87,8 @@ class BulkWorker:
         while True:
             await asyncio.sleep(_PUBLISH_INTERVAL_S)
             for run in self.execution.runs:
-                is_idle = run.publishing is None or run.publishing.done()
-                if is_idle and len(run.answers) > len(run.published):
-                    work = self.execution.publish_outcomes(run, [*run.answers], requeues=False)
-                    run.publishing = self.tasks.start(work)
+                if run.may_publish_early:
+                    run.publishing = self.tasks.start(self.execution.publish_early(run))
 
     async def delete_attempts(self) -> None:
         """Delete the attempts of committed batches, repeatedly until cancelled."""
@@ -112,8 +110,6 @@ class BulkWorker:
                 status = await self._publish_batch(run, status)
             else:
                 await self.quarantine.record_completed(run)
-            if run.publishing is not None:
-                await run.publishing
         finally:
             self.execution.remove_batch(run)
         if run.abort_reason is not BatchAbortReason.LOST:

@@ -29,7 +29,7 @@ from gpu_consumers.inflight.item_outcomes import (
     group_by_job,
     outcome_of,
 )
-from gpu_consumers.payloads.bodies import BatchBodies
+from gpu_consumers.payloads.bodies import BatchBodies, needs_store
 from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
@@ -130,13 +130,26 @@ class BatchExecution:
     async def publish_outcomes(
         self, run: BatchRun, positions: Sequence[int], *, requeues: bool
     ) -> None:
-        """Publish the outcomes of items; return when every record is acknowledged.
+        """Publish the outcomes of items; return when every record of the batch is acknowledged.
 
-        Outcomes that were published before are left out; `BatchRun.publishing` waits for their
-        acknowledgement. An item whose answer the object store cannot take is requeued. With
-        `requeues`, so are items without an answer, unless they are dropped: the close of their job
-        writes their rows, or its resume emits them again. Raises DeliveryError.
+        An item whose answer the object store cannot take is requeued. With `requeues`, so are items
+        without an answer, unless they are dropped: the close of their job writes their rows, or its
+        resume emits them again. Raises DeliveryError.
         """
+        if run.publishing is not None:
+            await run.publishing
+        await self._publish(run, positions, requeues=requeues)
+
+    async def publish_early(self, run: BatchRun) -> None:
+        """Publish the outcomes that the batch has already, except those that need the object store.
+
+        An unavailable store ends the batch, not an early publication. Raises DeliveryError.
+        """
+        ready = [p for p, answer in run.answers.items() if not needs_store(run.items[p][0], answer)]
+        await self._publish(run, ready, requeues=False)
+
+    async def _publish(self, run: BatchRun, positions: Sequence[int], *, requeues: bool) -> None:
+        """Publish what was not published before."""
         sends = PendingSends(self.producer)
         positions = [p for p in positions if p not in run.published]
         run.published.update(p for p in positions if p in run.answers)

@@ -61,6 +61,16 @@ class BatchRun:
         """The partition that delivered the batch."""
         return self.delivered.record.topic, self.delivered.record.partition
 
+    @property
+    def may_publish_early(self) -> bool:
+        """Whether answers are not published, and no publication runs or has failed."""
+        if len(self.answers) == len(self.published):
+            return False
+        last = self.publishing
+        if last is None:
+            return True
+        return last.done() and not last.cancelled() and last.exception() is None
+
     def abort(self, reason: BatchAbortReason) -> None:
         """Cancel the work in progress; only the first reason counts."""
         if self.abort_reason is None:

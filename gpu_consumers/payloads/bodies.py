@@ -229,6 +229,11 @@ class BatchBodies:
         return msgspec.structs.replace(outcome, body=b"", body_key=key)
 
 
+def needs_store(job: JobRef, answer: EngineAnswer) -> bool:
+    """Return whether an outcome needs the object store: for its key, or for its large body."""
+    return bool(job.key_name) or len(answer.body) > ANSWER_BYTES_MAX
+
+
 def _is_rejection(failure: MillraceError, run: BatchRun) -> bool:
     """Return whether the item is at fault; if the store is, mark it as unavailable in `run`.
 

@@ -22,6 +22,8 @@ CACHE_SALT_FIELD: Final = "cache_salt"
 _OWN_SALT_CHARS_MAX: Final = 128  # vLLM's limit
 _FORBIDDEN_CHARS: Final = frozenset("@/\\\0")  # in vLLM's salts
 _NAME: Final = CACHE_SALT_FIELD.encode()
+_SALTS_MAX: Final = 10_000
+_WHITESPACE: Final = b" \t\r\n"  # of JSON
 _ESCAPED: Final = b"\\u00"  # a name may be written with escapes of ASCII characters
 
 
@@ -32,9 +34,19 @@ class PrefixCacheSalts:
         """`key` makes salts unguessable; `groups` names the group of each tenant that shares."""
         self._key = key
         self._groups = groups
+        self._salts: dict[UUID, str] = {}  # of tenants; a digest costs as much as the rest
 
     def salt(self, tenant_id: UUID, own: str = "") -> str:
         """Return the salt of a tenant, or of its group, combined with the request's `own` salt."""
+        if own:
+            return self._digest(tenant_id, own)
+        if tenant_id not in self._salts:
+            if len(self._salts) >= _SALTS_MAX:
+                self._salts.clear()
+            self._salts[tenant_id] = self._digest(tenant_id, "")
+        return self._salts[tenant_id]
+
+    def _digest(self, tenant_id: UUID, own: str) -> str:
         owner = self._groups.get(tenant_id) or tenant_id.hex
         digest = hmac.digest(self._key, f"{owner}\0{own}".encode(), "sha256")
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -54,7 +66,7 @@ class PrefixCacheSalts:
             if CACHE_SALT_FIELD not in fields:
                 return _with_field(body, self.salt(tenant_id))
             own = msgspec.json.decode(fields[CACHE_SALT_FIELD], type=str | None)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return body
         if own is not None and not _is_valid(own):
             return body
@@ -83,8 +95,8 @@ def _is_valid(salt: str) -> bool:
 def _with_field(body: bytes, salt: str) -> bytes:
     """Insert the field before the last brace: cheaper than decoding a body without the field."""
     end = body.rfind(b"}")
-    head = body[:end].rstrip()
-    if end < 0 or not body.lstrip().startswith(b"{"):
+    head = body[:end].rstrip(_WHITESPACE)
+    if end < 0 or not body.lstrip(_WHITESPACE).startswith(b"{"):
         return body
-    comma = b"" if head.endswith(b"{") and head.strip() == b"{" else b","
+    comma = b"" if head.lstrip(_WHITESPACE) == b"{" else b","
     return b'%b%b"%b":"%b"%b' % (head, comma, _NAME, salt.encode(), body[end:])

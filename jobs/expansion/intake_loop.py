@@ -15,6 +15,7 @@ from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import (
     JobLoad,
+    TenantPool,
     WindowLimits,
     allowances,
     pool_budgets,
@@ -75,7 +76,7 @@ class IntakeLoop:
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
         self.leased_jobs.reload_changed(loads)
         self.leased_jobs.release_finished({load.job_id for load in loads})
-        emitted = self.expander.run_once(allowances(loads, tenant_windows(loads, budgets)))
+        emitted = self.expander.run_once(allowances(loads, self._windows(loads, budgets)))
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round without emission only reads loads: its duration sets how often to run it.
         self._idle_round_s = 0.0 if emitted else self.clock.monotonic_s() - started_s
@@ -88,7 +89,7 @@ class IntakeLoop:
         """Select and lease jobs to expand; return `loads` with the claimed ones marked as held."""
         leased_jobs, count_max = self.leased_jobs, self.settings.jobs_held_max
         before = leased_jobs.ids
-        windows = tenant_windows([load._replace(is_leased=True) for load in loads], budgets)
+        windows = self._windows([load._replace(is_leased=True) for load in loads], budgets)
         ranked = select_jobs(
             loads, windows, available=available, leased_ids=before, count_max=count_max
         )
@@ -97,6 +98,10 @@ class IntakeLoop:
         if not claimed:
             return loads
         return [load._replace(is_leased=load.is_leased or load.job_id in claimed) for load in loads]
+
+    def _windows(self, loads: list[JobLoad], budgets: Mapping[str, int]) -> dict[TenantPool, int]:
+        turn = int(self.clock.wall_s() / self.settings.window_s)
+        return tenant_windows(loads, budgets, items_max=self.settings.read_ahead_items, turn=turn)
 
     def wait_for_work(self) -> None:
         """Wait until another round may have work."""

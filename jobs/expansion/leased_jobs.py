@@ -107,7 +107,7 @@ class LeasedJobs:
     def suspend(self, leased: LeasedJob) -> None:
         """Stop expanding a job and suspend its lease: others may claim the job once it expires.
 
-        Until then the job has no share of the window of its tenant and model.
+        Until then the job has no share of the window of its tenant and pool.
         """
         self._remove(leased)
         self.leases.suspend_lease(leased.lease)

@@ -8,8 +8,9 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -86,7 +87,7 @@ class WindowLimits:
 
 
 def pool_budgets(
-    loads: Iterable[JobLoad],
+    loads: Sequence[JobLoad],
     capacity: Mapping[str, PoolCapacity],
     limits: WindowLimits,
     batcher_count: int,
@@ -97,10 +98,13 @@ def pool_budgets(
     it busy while its rate is unknown. A pool without capacity may have one chunk, which shows
     when it works again. The budgets add up to the read-ahead of the live batchers at most: pools
     that need less than an equal share leave the rest to the others, and all pools without capacity
-    together have a twentieth.
+    together have a twentieth. A batcher buffers twice its read-ahead; items of pools that have lost
+    their capacity occupy it, so the total shrinks when they exceed one half.
     """
     pools = {load.pool for load in loads if load.is_active}
-    total = limits.read_ahead_items * max(1, batcher_count)
+    read_ahead = limits.read_ahead_items * max(1, batcher_count)
+    stranded = sum(load.outstanding for load in loads if load.pool not in capacity)
+    total = max(read_ahead // 4, min(read_ahead, 2 * read_ahead - stranded))
     probes = dict.fromkeys(sorted(pools - capacity.keys()), CHUNK_ITEMS_MAX)
     throughput = {
         pool: _throughput_items(capacity[pool], limits) for pool in sorted(pools & capacity.keys())
@@ -114,41 +118,48 @@ def _throughput_items(capacity: PoolCapacity, limits: WindowLimits) -> int:
     return min(max(int(items), 2 * capacity.concurrency, 1), limits.window_items_max)
 
 
-def tenant_windows(loads: Sequence[JobLoad], budgets: Mapping[str, int]) -> dict[TenantPool, int]:
+def tenant_windows(
+    loads: Sequence[JobLoad], budgets: Mapping[str, int], *, items_max: int, turn: int
+) -> dict[TenantPool, int]:
     """Return how many items each tenant may have outstanding on each pool.
 
     The tenants of a pool with outstanding items or a leased job to expand share its budget by
-    max-min fairness. If earlier tenants still have more
-    than their share outstanding, a tenant with less gets its share of what is free, and a chunk at
-    once: it does not wait until the items of others have run. These chunks exceed the budget by
-    half of it at most.
+    max-min fairness, `items_max` each at most. If earlier tenants still have
+    more than their share outstanding, a tenant with less gets its share of what is free, and half
+    of an equal share at once: it does not wait until the items of others have run. So the budget is
+    exceeded by half of it at most.
+
+    Of a budget below one item for each tenant, tenants with outstanding items keep theirs, and an
+    order that changes with `turn` decides which come next: neither many jobs nor one large job
+    bring a tenant more turns.
     """
     outstanding: Counter[TenantPool] = Counter()
     remaining: Counter[TenantPool] = Counter()
-    executed: Counter[TenantPool] = Counter()
     for load in loads:
         outstanding[load.tenant_pool] += load.outstanding
         remaining[load.tenant_pool] += load.remaining if load.is_leased else 0
-        executed[load.tenant_pool] += load.terminal
     tenants: defaultdict[str, list[TenantPool]] = defaultdict(list)
     for key in outstanding:
         if outstanding[key] or remaining[key]:
             tenants[key[1]].append(key)
     windows: dict[TenantPool, int] = {}
     for pool, keys in tenants.items():
-        # Of a budget below one item for each, tenants with outstanding items keep their part, and
-        # the least served come next.
-        keys.sort(key=lambda key: (not outstanding[key], executed[key]))
-        needs = {key: outstanding[key] + remaining[key] for key in keys}
+        if budgets[pool] < len(keys):
+            keys.sort(key=lambda key: (not outstanding[key], _turn_order(key[0], turn)))
+        needs = {key: min(items_max, outstanding[key] + remaining[key]) for key in keys}
         shares = fair_shares(needs, budgets[pool])
         missing = {key: max(0, share - outstanding[key]) for key, share in shares.items()}
         free = max(0, budgets[pool] - sum(outstanding[key] for key in keys))
         grants = fair_shares(missing, free)
-        at_once = min(CHUNK_ITEMS_MAX, budgets[pool] // (2 * len(keys)))
+        at_once = budgets[pool] // (2 * len(keys))
         for key, share in shares.items():
             held = outstanding[key]
             windows[key] = min(share, max(held + grants[key], at_once))
     return windows
+
+
+def _turn_order(tenant_id: UUID, turn: int) -> bytes:
+    return blake2b(b"%b%d" % (tenant_id.bytes, turn), digest_size=8).digest()
 
 
 def fair_shares(demands: Mapping[_Key, int], total: int) -> dict[_Key, int]:

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     )
 
 _PART_COUNT_MAX: Final = 10_000  # of one multipart upload, by the protocol
-_PARTS_OF_ONE_SIZE: Final = (
-    2_000  # then parts are twice as large: 480 GiB instead of 80 GB at 8 MiB
-)
+_PARTS_OF_ONE_SIZE: Final = 2_000  # then parts are twice as large: 484 GiB in all at 8 MiB
 _PART_BYTES_MAX: Final = 5 * 1024**3  # of the protocol
 _TOKEN: Final = "upload-token"  # metadata that identifies the upload of an object
 

@@ -1,6 +1,7 @@
 """Goal: no pool exceeds its budget, no tenant its window, and no job starves another one."""
 
 from collections import Counter
+from functools import partial
 from uuid import UUID
 
 from hypothesis import given
@@ -19,6 +20,7 @@ from jobs.expansion.windows import (
     tenant_windows,
 )
 
+windows_of = partial(tenant_windows, items_max=20_000, turn=7)
 LIMITS = WindowLimits(window_s=3, window_items_max=1_000_000, read_ahead_items=20_000)
 
 
@@ -151,7 +153,7 @@ def test_budgets_fit_into_the_read_ahead_of_the_batchers(
 @given(jobs=loads(tenants=4, models=2), budget=st.integers(0, 20_000))
 def test_tenants_exceed_the_budget_by_half_of_it_at_most(jobs: list[JobLoad], budget: int) -> None:
     budgets = {job.pool: budget for job in jobs}
-    allowed = allowances(jobs, tenant_windows(jobs, budgets))
+    allowed = allowances(jobs, windows_of(jobs, budgets))
     for pool in budgets:
         mine = [job for job in jobs if job.pool == pool]
         new = sum(allowed.get(job.job_id, 0) for job in mine)
@@ -164,7 +166,7 @@ def test_tenants_exceed_the_budget_by_half_of_it_at_most(jobs: list[JobLoad], bu
 def test_a_tenant_without_outstanding_items_gets_items_at_once(
     jobs: list[JobLoad], budget: int
 ) -> None:
-    allowed = allowances(jobs, tenant_windows(jobs, {"pool-model-1": budget}))
+    allowed = allowances(jobs, windows_of(jobs, {"pool-model-1": budget}))
     outstanding: Counter[UUID] = Counter()
     remaining: Counter[UUID] = Counter()
     got: Counter[UUID] = Counter()
@@ -183,24 +185,36 @@ def tenant_job(number: int, total: int, *, emitted: int = 0, terminal: int = 0) 
     return JobLoad(*ids, "m", "p", total, emitted, terminal, is_leased=True)
 
 
-def test_a_newcomer_gets_a_chunk_beyond_a_full_budget_and_the_earlier_tenant_nothing() -> None:
+def test_a_newcomer_gets_half_of_a_share_beyond_a_full_budget_and_the_earlier_tenant_nothing() -> (
+    None
+):
     earlier = tenant_job(1, 60_000, emitted=20_000)
     newcomer = tenant_job(2, 60_000)
-    windows = tenant_windows([earlier, newcomer], {"p": 20_000})
-    assert windows == {earlier.tenant_pool: 10_000, newcomer.tenant_pool: CHUNK_ITEMS_MAX}
-    assert allowances([earlier, newcomer], windows) == {newcomer.job_id: CHUNK_ITEMS_MAX}
+    windows = windows_of([earlier, newcomer], {"p": 20_000})
+    assert windows == {earlier.tenant_pool: 10_000, newcomer.tenant_pool: 5_000}
+    assert allowances([earlier, newcomer], windows) == {newcomer.job_id: 5_000}
     drained = earlier._replace(terminal=12_000)
-    assert tenant_windows([drained, newcomer], {"p": 20_000}) == {
+    assert windows_of([drained, newcomer], {"p": 20_000}) == {
         earlier.tenant_pool: 10_000,
         newcomer.tenant_pool: 10_000,
     }
 
 
-def test_the_least_served_tenants_take_turns_in_a_small_budget() -> None:
-    tenants = [tenant_job(n, 50, emitted=n, terminal=n) for n in range(1, 11)]
-    busy = tenant_job(11, 50, emitted=2, terminal=1)
-    windows = tenant_windows([*tenants, busy], {"p": 3})
-    assert [key[0].int for key, items in windows.items() if items] == [11, 1, 2]
+def test_tenants_take_turns_in_a_small_budget_whatever_their_jobs() -> None:
+    large, busy = tenant_job(1, 5000, emitted=3000, terminal=3000), tenant_job(2, 9, emitted=1)
+    small = [tenant_job(n, 1)._replace(tenant_id=UUID(int=3 + n % 2)) for n in range(3, 403)]
+    turns: Counter[int] = Counter()
+    for turn in range(3000):
+        windows = windows_of([large, busy, *small], {"p": 2}, turn=turn)
+        assert windows[busy.tenant_pool] == 1
+        turns.update(key[0].int for key, items in windows.items() if items)
+    assert turns.total() == 6000
+    assert all(800 < turns[tenant] < 1200 for tenant in (1, 3, 4))
+
+
+def test_a_tenant_alone_fills_the_buffer_of_one_batcher() -> None:
+    alone = tenant_job(1, 500_000)
+    assert windows_of([alone], {"p": 80_000}) == {alone.tenant_pool: 20_000}
 
 
 def test_the_budget_of_a_pool_follows_its_rate_and_the_batchers() -> None:
@@ -214,6 +228,14 @@ def test_the_budget_of_a_pool_follows_its_rate_and_the_batchers() -> None:
     assert budget(PoolCapacity(1e9, 8)) == 20_000
     assert budget(PoolCapacity(float("inf"), 8), batchers=3) == 60_000
     assert budget(None) == CHUNK_ITEMS_MAX
+
+
+def test_items_of_pools_that_lost_their_capacity_shrink_the_other_budgets() -> None:
+    def budget(stranded: int) -> int:
+        jobs = [tenant_job(1, 5), tenant_job(2, 90_000, emitted=stranded)._replace(pool="dead")]
+        return pool_budgets(jobs, {"p": PoolCapacity(1e9, 64)}, LIMITS, 1)["p"]
+
+    assert [budget(items) for items in (20_000, 30_000, 80_000)] == [19_900, 9_900, 4_900]
 
 
 def test_many_pools_without_capacity_leave_almost_all_to_the_others() -> None:

@@ -57,13 +57,16 @@ def test_only_the_tenants_of_a_group_share_a_salt() -> None:
         *(b"", b"7", b"[1]", b"{", b'[{"a":1}]', b'{"cache_salt":'),
         *(b'{"cache_salt":7}', b'{"cache_salt":""}', b'{"cache_salt":"a/b"}'),
         b'{"cache_salt":"%b"}' % (b"x" * 129),
+        b'{"cache_salt":"a","b":%b}' % (b"[" * 9000 + b"]" * 9000),
     ],
 )
 def test_a_body_that_vllm_refuses_is_unchanged(body: bytes) -> None:
     assert SALTS.add_salt(body, ONE) == body
 
 
-@pytest.mark.parametrize("body", [b'{"a":1}}', b'{"a":{"b":1}', b'{"a":1,}', b'{"a":1}x'])
+@pytest.mark.parametrize(
+    "body", [b'{"a":1}}', b'{"a":{"b":1}', b'{"a":1,}', b'{"a":1}x', b'{"a":1\x0b}']
+)
 def test_invalid_json_stays_invalid(body: bytes) -> None:
     with pytest.raises(json.JSONDecodeError):
         json.loads(SALTS.add_salt(body, ONE))
