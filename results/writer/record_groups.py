@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from core.errors import RecordUnreadableError
+from core.object_names import answer_prefix
 from results.metrics import DEAD_LETTERS
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordSender
@@ -126,6 +127,10 @@ def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
         outcomes = decode_value(Outcomes, received.value)
         if not outcomes.items:
             raise RecordUnreadableError("the record holds no outcome")
+        own = answer_prefix(outcomes.job.job_id)
+        if any(item.body_key and not item.body_key.startswith(own) for item in outcomes.items):
+            # Its owner would be served the object of another tenant.
+            raise RecordUnreadableError("the record names an object of another job")
         return outcomes
     if kind == KINDS[JobClose]:
         return decode_value(JobClose, received.value)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.errors import MillraceError
+from core.object_names import answer_prefix
 from core.states import CloseReason
 from jobs.store.days import job_day
 from results.audit.item_fingerprints import RowFingerprints
@@ -152,7 +153,9 @@ class JobLog:
             of_job(failed(30), failed(31, **AGAIN), failed(32, **AGAIN)),
             of_job(outcome(31, attempt=2), failed(32, attempt=2, **AGAIN)),
             of_job(failed(32, attempt=3, **AGAIN), outcome(33, custom_id="a\0b")),
-            of_job(outcome(TOTAL + 5), outcome(34, body=b"", body_key="answers/34")),
+            of_job(
+                outcome(TOTAL + 5), outcome(34, body=b"", body_key=answer_prefix(job_id) + "34")
+            ),
             JobClose(job_id, 0, CloseReason.CANCELLED),
             of_job(outcome(50)),
             JobClose(job_id, 0, CloseReason.EXPIRED),

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from core.object_names import answer_prefix
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables.jobs import jobs
@@ -33,7 +34,7 @@ def write_job_with_copies(engine: sa.Engine, log: JobLog) -> UUID:
     """Two files, duplicates, a retry, failures, a cancellation, and a restarted writer."""
     job_id = deduplicating(engine, 40, COPIES, sealed=False, total_final=False)
     of_job = partial(outcomes_of, job_id)
-    in_an_object = outcome(5, body_key="k", body=b"")
+    in_an_object = outcome(5, body_key=answer_prefix(job_id) + "5", body=b"")
     log.write(
         job_id,
         of_job(outcome(0), outcome(1), failed(2), failed(3, **AGAIN), outcome(0)),

@@ -5,17 +5,30 @@ import pytest
 from core.errors import SchemaTooNewError
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
+from core.object_names import answer_prefix
+from core.outcomes import Outcome
 from core.states import CloseReason
 from results.writer.record_groups import read_entry
 from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import job_ref
 from topics.records.codec import Headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Chunk, DeadLetter, JobClose, Outcomes
+from topics.records.records import Chunk, DeadLetter, ItemOutcome, JobClose, Outcomes
 
 
 def received(value: bytes | None, headers: Headers) -> ReceivedRecord:
     return ReceivedRecord("results", 5, 42, b"key", headers, value, 0)
+
+
+def stored_outcome(body_key: str) -> Outcomes:
+    item = ItemOutcome(0, None, Outcome.SUCCEEDED, 200, b"", body_key=body_key)
+    return Outcomes(job_ref(), [item])
+
+
+def test_an_outcome_may_name_an_object_of_its_job() -> None:
+    outcomes = stored_outcome(answer_prefix(job_ref().job_id) + "1")
+    entry = read_entry(received(encode(outcomes), kind_headers(Outcomes)), SentRecords())
+    assert entry.record == outcomes
 
 
 def test_close_is_decoded() -> None:
@@ -36,8 +49,13 @@ def test_close_is_decoded() -> None:
         (b"\x90", kind_headers(Chunk)),
         (b"x" * RECORD_BYTES_MAX, kind_headers(JobClose)),
         (encode(Outcomes(job_ref(), [])), kind_headers(Outcomes)),
+        (encode(stored_outcome(answer_prefix(new_uuid()) + "1")), kind_headers(Outcomes)),
+        (encode(stored_outcome("files/1")), kind_headers(Outcomes)),
     ],
-    ids=["garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"],
+    ids=[
+        *("garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"),
+        *("object of another job", "input file"),
+    ],
 )
 def test_unreadable_record_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
     sent = SentRecords()
