@@ -1,5 +1,6 @@
 """Searches the records, tables and objects of an installation for texts."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -69,6 +70,6 @@ def stored_objects(stack: Stack) -> Iterator[tuple[str, Path]]:
     """Yield every object of the local store by its key, unfinished ones included."""
     root = stack.data / "objects"
     assert root.is_dir()
-    for path in root.rglob("*"):
-        if path.is_file():
+    for folder, _, names in os.walk(root):  # unlike `rglob` it ignores folders that disappear
+        for path in (Path(folder, name) for name in names):
             yield str(path.relative_to(root)), path

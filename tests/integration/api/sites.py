@@ -1,5 +1,6 @@
 """The API on a real socket, with a real Postgres, a folder of objects and two tenants."""
 
+import os
 import socket
 import threading
 import uuid
@@ -96,7 +97,8 @@ def new_site(opened: Running) -> Site:
 
 
 def _files_below(root: Path) -> set[Path]:
-    return {path for path in root.rglob("*") if path.is_file()}
+    # Unlike `Path.rglob`, `os.walk` ignores a folder that is removed meanwhile.
+    return {Path(folder, name) for folder, _, names in os.walk(root) for name in names}
 
 
 @contextmanager
