@@ -6,7 +6,9 @@ from pydantic import Field
 
 from core.settings import Settings
 
-LINE_BYTES_CEILING: Final = 64 * 1024 * 1024
+MIB: Final = 1024 * 1024
+
+LINE_BYTES_CEILING: Final = 64 * MIB
 """Largest permitted `line_bytes_max`: files validated under any setting stay readable."""
 
 
@@ -40,6 +42,10 @@ class IntakeSettings(Settings):
     read_ahead_items: int = Field(default=20_000, ge=100, le=1_000_000)
     """Outstanding items of all pools for each batcher that is alive. Half of what a batcher buffers
     (`MILLRACE_BATCHER_HELD_ITEMS_MAX`), so that it can always read the items of new tenants."""
+
+    read_ahead_bytes: int = Field(default=64 * MIB, ge=MIB, le=64 * 1024 * MIB)
+    """The same in bytes of input lines: half of `MILLRACE_BATCHER_HELD_BYTES_MAX`. Default 64 MiB.
+    Items above 256 KiB do not count, since the log carries only references to them."""
 
     stall_limit_s: float = Field(default=60.0, ge=0.1, le=86_400)
     """Silence after which the lost items of a job are looked for and emitted again; it counts from

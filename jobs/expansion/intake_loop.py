@@ -63,6 +63,7 @@ class IntakeLoop:
             window_s=self.settings.window_s,
             window_items_max=self.settings.window_items_max,
             read_ahead_items=self.settings.read_ahead_items,
+            read_ahead_bytes=self.settings.read_ahead_bytes,
         )
         pools = self.capacities.pools()
         budgets = pool_budgets(loads, pools, limits, self.capacities.batcher_count())

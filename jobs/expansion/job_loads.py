@@ -69,6 +69,9 @@ _TERMINAL: Final = (
     _COUNTED.succeeded + _COUNTED.failed + _COUNTED.cancelled + _COUNTED.expired
     - _COUNTED.copied + job_cursors.c.copy_count
 )  # fmt: skip
+_ITEM_BYTES: Final = sa.func.coalesce(
+    jobs.c.input_bytes / sa.func.nullif(jobs.c.total_count, 0), 0
+).label("item_bytes")
 
 
 def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
@@ -87,6 +90,7 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             _LEFT_S,
             jobs.c.control_version,
             sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false()).label("is_suspended"),
+            _ITEM_BYTES,
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)

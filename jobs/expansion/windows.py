@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from core.limits import CHUNK_ITEMS_MAX
+from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
 from core.urgency import PRIORITY_DEFAULT, rank
 
 _GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
@@ -42,6 +42,7 @@ class JobLoad(NamedTuple):
     left_s: float = 0.0  # to its deadline, by the database's clock
     version: int = 0  # of its control state
     is_suspended: bool = False  # no process expands it, and none may claim it yet
+    item_bytes: int = 0  # mean size of the lines of its first file
 
     @property
     def tenant_pool(self) -> TenantPool:
@@ -52,6 +53,11 @@ class JobLoad(NamedTuple):
     def is_active(self) -> bool:
         """Whether it has items that are outstanding or not emitted yet."""
         return bool(self.outstanding or self.remaining)
+
+    @property
+    def logged_item_bytes(self) -> int:
+        """Mean bytes of an item on the log: items above a chunk travel by reference."""
+        return 0 if self.item_bytes > CHUNK_BYTES_MAX else self.item_bytes
 
     @property
     def rank(self) -> int:
@@ -84,6 +90,7 @@ class WindowLimits:
     window_s: float  # of a pool's throughput
     window_items_max: int  # of a pool
     read_ahead_items: int  # of all pools, for each live batcher
+    read_ahead_bytes: int  # the same in bytes of their lines
 
 
 def pool_budgets(
@@ -99,18 +106,42 @@ def pool_budgets(
     when it works again. The budgets add up to the read-ahead of the live batchers at most: pools
     that need less than an equal share leave the rest to the others, and all pools without capacity
     together have a twentieth. A batcher buffers twice its read-ahead; items of pools that have lost
-    their capacity occupy it, so the total shrinks when they exceed one half.
+    their capacity occupy it, so the total shrinks when they exceed one half. Pools of large items
+    share the bytes of the read-ahead in the same way.
     """
     pools = {load.pool for load in loads if load.is_active}
-    read_ahead = limits.read_ahead_items * max(1, batcher_count)
-    stranded = sum(load.outstanding for load in loads if load.pool not in capacity)
-    total = max(read_ahead // 4, min(read_ahead, 2 * read_ahead - stranded))
+    stranded = [load for load in loads if load.pool not in capacity]
+    stranded_items = sum(load.outstanding for load in stranded)
+    stranded_bytes = sum(load.outstanding * load.logged_item_bytes for load in stranded)
+    total = _free_read_ahead(limits.read_ahead_items * max(1, batcher_count), stranded_items)
+    total_bytes = _free_read_ahead(limits.read_ahead_bytes * max(1, batcher_count), stranded_bytes)
     probes = dict.fromkeys(sorted(pools - capacity.keys()), CHUNK_ITEMS_MAX)
     throughput = {
         pool: _throughput_items(capacity[pool], limits) for pool in sorted(pools & capacity.keys())
     }
     probe_items = min(sum(probes.values()), int(total * _PROBE_SHARE_MAX))
-    return fair_shares(probes, probe_items) | fair_shares(throughput, total - probe_items)
+    items = fair_shares(throughput, total - probe_items)
+    return fair_shares(probes, probe_items) | _within_bytes(items, loads, total_bytes)
+
+
+def _free_read_ahead(read_ahead: int, stranded: int) -> int:
+    """Return what pools with capacity may have of a read-ahead; a quarter of it at least."""
+    return max(read_ahead // 4, min(read_ahead, 2 * read_ahead - stranded))
+
+
+def _within_bytes(
+    budgets: Mapping[str, int], loads: Sequence[JobLoad], total_bytes: int
+) -> dict[str, int]:
+    """Reduce the budgets, in items, until their bytes fit into `total_bytes`; one item at least."""
+    items: Counter[str] = Counter()
+    byte_count: Counter[str] = Counter()
+    for load in loads:
+        count = load.outstanding + load.remaining
+        items[load.pool] += count
+        byte_count[load.pool] += count * load.logged_item_bytes
+    means = {pool: max(1, byte_count[pool] // items[pool]) for pool in budgets}
+    shares = fair_shares({pool: budgets[pool] * means[pool] for pool in budgets}, total_bytes)
+    return {pool: max(1, share // means[pool]) for pool, share in shares.items()}
 
 
 def _throughput_items(capacity: PoolCapacity, limits: WindowLimits) -> int:

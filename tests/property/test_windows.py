@@ -2,6 +2,7 @@
 
 from collections import Counter
 from functools import partial
+from operator import mul
 from uuid import UUID
 
 from hypothesis import given
@@ -21,7 +22,9 @@ from jobs.expansion.windows import (
 )
 
 windows_of = partial(tenant_windows, items_max=20_000, turn=7)
-LIMITS = WindowLimits(window_s=3, window_items_max=1_000_000, read_ahead_items=20_000)
+LIMITS = WindowLimits(
+    window_s=3, window_items_max=1_000_000, read_ahead_items=20_000, read_ahead_bytes=2**26
+)
 
 
 @st.composite
@@ -41,6 +44,7 @@ def load(
         terminal=draw(st.integers(0, emitted)),
         is_leased=draw(st.just(True) if held else st.booleans()),
         priority=draw(st.integers(0, 9)) if ranked else PRIORITY_DEFAULT,
+        item_bytes=draw(st.integers(0, 300_000)),
     )
 
 
@@ -236,6 +240,30 @@ def test_items_of_pools_that_lost_their_capacity_shrink_the_other_budgets() -> N
         return pool_budgets(jobs, {"p": PoolCapacity(1e9, 64)}, LIMITS, 1)["p"]
 
     assert [budget(items) for items in (20_000, 30_000, 80_000)] == [19_900, 9_900, 4_900]
+
+
+@given(jobs=loads(models=4), alive=pools_alive, batchers=st.integers(0, 3))
+def test_budgets_fit_into_the_bytes_of_the_read_ahead(
+    jobs: list[JobLoad], alive: dict[str, PoolCapacity], batchers: int
+) -> None:
+    budgets = pool_budgets(jobs, alive, LIMITS, batchers)
+    byte_count = 0.0
+    for pool in budgets.keys() & alive.keys():
+        mine = [job for job in jobs if job.pool == pool]
+        weights = [job.outstanding + job.remaining for job in mine]
+        sizes = [job.logged_item_bytes for job in mine]
+        mean = sum(map(mul, weights, sizes)) / sum(weights)
+        byte_count += budgets[pool] * int(mean) if budgets[pool] > 1 else 0
+    assert byte_count <= LIMITS.read_ahead_bytes * max(1, batchers)
+
+
+def test_a_pool_of_large_items_leaves_the_buffers_to_others() -> None:
+    large = tenant_job(1, 90_000)._replace(pool="large", item_bytes=64 * 1024)
+    small = tenant_job(2, 90_000)._replace(item_bytes=1024)
+    by_reference = tenant_job(3, 90_000)._replace(pool="references", item_bytes=10**6)
+    alive = dict.fromkeys(("large", "p", "references"), PoolCapacity(2000.0, 64))
+    budgets = pool_budgets([large, small, by_reference], alive, LIMITS, 1)
+    assert budgets == {"large": 930, "p": 6000, "references": 6000}
 
 
 def test_many_pools_without_capacity_leave_almost_all_to_the_others() -> None:
