@@ -15,6 +15,7 @@ from gpu_consumers.flow_control.grants import (
     online_limit,
     publish_threshold,
 )
+from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY
@@ -70,6 +71,7 @@ class CapacityPublisher:
         self._identity, self._producer = identity, producer
         self._concurrency, self._clock, self._has_suspects = concurrency, clock, has_suspects
         self._grants = Grants()
+        self._in_flight_jobs = InFlightJobs()
         self._epoch = int(clock.wall_s() * 1000) << 12  # leaves 12 bits for epochs of this process
         self._partitions: list[int] = []
         self._in_flight = 0
@@ -104,14 +106,17 @@ class CapacityPublisher:
 
     def record_arrival(self, batch: Batch, count: int) -> None:
         """Count the `count` items of a delivered batch as in flight."""
+        now_s = self._clock.monotonic_s()
         self._in_flight += count
-        self._rate.mark_busy(self._in_flight, now_s=self._clock.monotonic_s())
+        self._in_flight_jobs.add(batch, count, now_s=now_s)
+        self._rate.mark_busy(self._in_flight, now_s=now_s)
         if not self._is_of_epoch(batch):
             self._grants.foreign_in_flight += count
 
     def record_end(self, batch: Batch, count: int) -> None:
         """Count `count` items of `batch` as ended, whether answered, dropped or requeued."""
         self._in_flight -= count
+        self._in_flight_jobs.remove(batch, count)
         if not self._in_flight:
             self._rate.mark_idle(now_s=self._clock.monotonic_s())
         self._ended += count
@@ -193,6 +198,7 @@ class CapacityPublisher:
             concurrency=self._concurrency(),
             available=limit > 0 and bool(self._partitions),
             in_danger=self._has_suspects(),
+            in_flight_jobs=self._in_flight_jobs.job_ids_to_publish(now_s=now_s),
         )
         self._producer.send(
             CAPACITY.name,

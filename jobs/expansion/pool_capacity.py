@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
 
 from core.clock import Clock
 from jobs.expansion.windows import PoolCapacity
@@ -23,10 +24,12 @@ class PoolCapacities:
         self._lock = threading.Lock()
         self._newest: dict[bytes, tuple[Capacity, float]] = {}  # with the time of receipt
         self._joined_s: dict[str, float] = {}
+        self._in_flight: dict[bytes, tuple[frozenset[UUID], float]] = {}  # with the time of receipt
 
     def update(self, records: Iterable[ReceivedRecord]) -> None:
         """Apply records of the topic. Raises SchemaTooNewError."""
         for record, capacity in decode_records(Capacity, records):
+            self._record_in_flight_jobs(record.key, capacity)
             if record.key is None or (capacity and capacity.job_class != _JOB_CLASS):
                 continue  # a replica of both classes publishes a record for each
             with self._lock:
@@ -53,6 +56,23 @@ class PoolCapacities:
     def batcher_count(self) -> int:
         """Return how many batchers the replicas grant items to."""
         return len({batcher_id for capacity in self._recent() for batcher_id in capacity.granted})
+
+    def in_flight_jobs(self) -> frozenset[UUID]:
+        """Return the jobs of which a live replica, of either class, has had items for a while."""
+        oldest_s = self._clock.monotonic_s() - _RECORD_AGE_S_MAX
+        with self._lock:
+            self._in_flight = {k: r for k, r in self._in_flight.items() if r[1] > oldest_s}
+            return frozenset().union(*(job_ids for job_ids, _ in self._in_flight.values()))
+
+    def _record_in_flight_jobs(self, key: bytes | None, capacity: Capacity | None) -> None:
+        """Keep the jobs of a replica's newest record that names jobs, while it publishes."""
+        if key is None:
+            return
+        with self._lock:
+            if capacity is None:
+                self._in_flight.pop(key, None)
+            elif capacity.in_flight_jobs is not None:
+                self._in_flight[key] = frozenset(capacity.in_flight_jobs), self._clock.monotonic_s()
 
     def _recent(self) -> list[Capacity]:
         oldest_s = self._clock.monotonic_s() - _RECORD_AGE_S_MAX

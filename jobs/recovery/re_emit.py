@@ -30,6 +30,9 @@ from topics.clients.producer import RecordProducer, RecordSender
 
 _LOG: Final = logging.getLogger(__name__)
 
+DOUBLINGS_MAX: Final = 6
+"""Re-emissions without effect that double the limit."""
+
 RANGE_ITEMS: Final = 50_000
 """Indexes of one query for missing items: it takes some tenths of a second in a job of any size."""
 
@@ -138,20 +141,36 @@ class ReEmitter:
 
 
 def re_emit_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
-    """Return the condition on stalled jobs of `job_ids` that no replica re-emitted recently."""
+    """Return the condition on stalled jobs of `job_ids` that no replica re-emitted recently.
+
+    The limit doubles with each re-emission without effect, whichever process made it.
+    """
     stalled_since = sa.func.now() - seconds(stall_limit_s)
+    doublings = sa.func.least(_re_emissions_without_effect(), DOUBLINGS_MAX)
+    re_emitted_since = sa.func.now() - seconds(stall_limit_s * sa.func.power(2, doublings))
     return sa.and_(
         OPEN,
         # One array parameter: a statement is limited to 65,535 parameters.
         jobs.c.id == sa.any_(sa.literal(list(job_ids), sa.ARRAY(sa.Uuid))),
         sa.exists().where(
             job_cursors.c.job_id == jobs.c.id,
-            sa.or_(job_cursors.c.repaired_at.is_(None), job_cursors.c.repaired_at <= stalled_since),
+            sa.or_(
+                job_cursors.c.repaired_at.is_(None), job_cursors.c.repaired_at <= re_emitted_since
+            ),
         ),
         sa.exists().where(
             job_counters.c.job_id == jobs.c.id, job_counters.c.updated_at <= stalled_since
         ),
     )
+
+
+def _re_emissions_without_effect() -> sa.ColumnElement[int]:
+    """Return how often a job was re-emitted since an item of it last got its row."""
+    has_progress = sa.exists().where(
+        job_counters.c.job_id == job_cursors.c.job_id,
+        job_counters.c.updated_at > job_cursors.c.repaired_at,
+    )
+    return sa.case((has_progress, 0), else_=job_cursors.c.repair_count)
 
 
 def index_ranges(emitted: int) -> Iterator[range]:
@@ -201,5 +220,9 @@ def record_re_emission(connection: sa.Connection, lease: Lease, void_below: int)
     connection.execute(
         sa.update(job_cursors)
         .where(job_cursors.c.job_id == lease.job_id)
-        .values(repaired_at=sa.func.now(), void_below=void_below)
+        .values(
+            repaired_at=sa.func.now(),
+            repair_count=_re_emissions_without_effect() + 1,
+            void_below=void_below,
+        )
     )

@@ -5,7 +5,7 @@ A job stalls if items are outstanding and nothing has changed for a while.
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -27,7 +27,6 @@ _LOG = logging.getLogger(__name__)
 _NONE: Final[Mapping[str, int]] = {}
 _DRAIN_FACTOR: Final = 2.0  # times that the pool needs for everything outstanding
 _DRAIN_LIMITS_MAX: Final = 60.0  # however slow the pool: lost items must be found
-_DOUBLINGS_MAX: Final = 6
 _JOIN_LIMITS_MAX: Final = 10.0  # replicas that join again and again must not hide a loss
 
 
@@ -38,7 +37,6 @@ class _Progress:
     emitted: int
     terminal: int
     since_s: float
-    re_emissions: int = 0  # since then
 
 
 @dataclass(slots=True)
@@ -59,15 +57,15 @@ class StallWatch:
         rates: Mapping[str, float] = _NONE,
         joined_s: Mapping[str, float] = _NONE,
         unlisted: Mapping[str, int] = _NONE,
+        in_flight: Collection[UUID] = frozenset(),
     ) -> list[JobLoad]:
         """Record the current loads; return the jobs that have not changed for too long.
 
         The limit is `limit_s`, or longer if the pool, by its rate in items per second, needs longer
         for everything outstanding: items in a queue are not lost. The wait restarts at `joined_s`,
         when the newest replica of the pool joined, because that replica takes over the items of a
-        lost one. `unlisted` counts outstanding items by pool that are not among `loads`. The limit
-        doubles with each re-emission without effect, so that slow items are not repeated as fast
-        as they run.
+        lost one. `unlisted` counts outstanding items by pool that are not among `loads`. The wait
+        also restarts while a job is in `in_flight`: a live replica has its items, however slow.
         """
         before, self._progress = self._progress, {}
         outstanding = Counter(unlisted)
@@ -80,13 +78,14 @@ class StallWatch:
                 progress is None
                 or (progress.emitted, progress.terminal) != (load.emitted, load.terminal)
                 or not load.outstanding
+                or load.job_id in in_flight
             ):
                 progress = _Progress(load.emitted, load.terminal, now_s)
             self._progress[load.job_id] = progress
             limit_s = _limit_s(self.limit_s, outstanding[load.pool], rates.get(load.pool, 0.0))
             since_s = max(progress.since_s, joined_s.get(load.pool, 0.0))
             since_s = min(since_s, progress.since_s + _JOIN_LIMITS_MAX * self.limit_s)
-            if now_s - since_s >= limit_s * 2**progress.re_emissions:
+            if now_s - since_s >= limit_s:
                 stalled.append(load)
         return stalled
 
@@ -94,7 +93,6 @@ class StallWatch:
         """Restart the wait of a job after a re-emission."""
         if progress := self._progress.get(job_id):
             progress.since_s = now_s
-            progress.re_emissions = min(progress.re_emissions + 1, _DOUBLINGS_MAX)
 
 
 def _limit_s(limit_s: float, outstanding: int, items_per_s: float) -> float:
@@ -132,7 +130,10 @@ class StallRecovery:
             crowded = [pool for pool, count in listed.items() if count >= REQUESTS_MAX]
             unlisted = request_counts(connection, crowded) - listed
         rates = {name: pool.items_per_s for name, pool in pools.items()}
-        stalled = self.watch.find_stalled(loads + requests, now_s, rates, joined_s, unlisted)
+        in_flight = capacities.in_flight_jobs()
+        stalled = self.watch.find_stalled(
+            loads + requests, now_s, rates, joined_s, unlisted, in_flight
+        )
         job_ids = [load.job_id for load in stalled if load.pool in pools]
         for job_id in self._find_due(job_ids):
             self._re_emit(job_id, now_s)

@@ -155,6 +155,7 @@ job_cursors: Final = sa.Table(
     count("line_number"),
     count("item_index"),
     timestamp("repaired_at", comment="last emission of lost items again"),
+    count("repair_count", comment="emissions of lost items again since an item got its row"),
     count("void_below", comment="what jobs.void_below made void up to here is on the log again"),
     count("fence", comment="records of a lower control version do not move it"),
     count("copy_count", comment="items before that are copies: they were never emitted"),

@@ -1,5 +1,7 @@
 """Builds the records by which replicas publish their capacity."""
 
+from uuid import UUID
+
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
@@ -14,10 +16,20 @@ def capacity_record(
     available: bool = True,
     epoch: int = 1,
     granted: dict[str, int] | None = None,
+    in_flight_jobs: list[UUID] | None = None,
 ) -> ReceivedRecord:
     """Return the record of a replica that runs four items at once."""
     capacity = Capacity(
-        replica, epoch, pool, job_class, [0], granted or {}, items_per_s, 4, available
+        replica,
+        epoch,
+        pool,
+        job_class,
+        [0],
+        granted or {},
+        items_per_s,
+        4,
+        available,
+        in_flight_jobs=in_flight_jobs,
     )
     key = f"{replica}:{job_class}".encode()
     return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)

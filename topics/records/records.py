@@ -201,6 +201,7 @@ class Capacity(Record, frozen=True):
     concurrency: int  # items that the engine runs at once
     available: bool = True  # False: the pool is unavailable, grants are void
     in_danger: bool = False  # holds suspect items: other replicas are preferred
+    in_flight_jobs: list[UUID] | None = None  # with items here for a while; None: unchanged
 
 
 class Demand(Record, frozen=True):

@@ -14,8 +14,9 @@ from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery import re_emit
 from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.recovery.stall_recovery import StallRecovery, StallWatch
-from jobs.tables.jobs import job_cursors, job_leases, jobs
+from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
+from storage.postgres.database_times import seconds
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import (
     add_item_row,
@@ -53,18 +54,28 @@ def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
 class Recovery:
     """A stall recovery with a manual clock."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, holder: str = "a") -> None:
         self.engine, objects, producer, self._kafka = stores
         self.clock = ManualClock()
         self.capacities = PoolCapacities(self.clock)
-        self.leases = ActiveLeases(self.engine, role="intake", holder="a", ttl_s=60)
+        self.leases = ActiveLeases(self.engine, role="intake", holder=holder, ttl_s=60)
         self._recovery = StallRecovery(
             self.engine, ReEmitter(self.engine, objects, producer, self.leases), StallWatch(STALL_S)
         )
 
-    def run(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
+    def run(
+        self,
+        at_s: float,
+        *,
+        pool_is_up: bool = True,
+        items_per_s: float = 1e6,
+        in_flight_jobs: list[UUID] | None = None,
+    ) -> None:
         self.clock.now_s = at_s
-        self.capacities.update([capacity_record("r", items_per_s, available=pool_is_up)])
+        record = capacity_record(
+            "r", items_per_s, available=pool_is_up, in_flight_jobs=in_flight_jobs
+        )
+        self.capacities.update([record])
         self._recovery.run_once(self.capacities, self.clock)
 
     def stall(self) -> None:
@@ -136,6 +147,45 @@ def test_only_the_holder_of_a_job_re_emits_it(job_id: UUID, recovery: Recovery) 
     recovery.run(2 * STALL_S)
     assert len(recovery.indexes()) == CURSOR - len(DONE)
     assert recovery.leases.is_leased(ours)
+
+
+def test_ten_intakes_re_emit_no_item_of_a_live_replica(job_id: UUID, stores: Stores) -> None:
+    intakes = [Recovery(stores, f"intake-{number}") for number in range(10)]
+    slow_s = 1800 * STALL_S  # one item runs so long; the others are on the replica too
+    for at_s in range(0, int(slow_s), int(slow_s / 20)):
+        for intake in intakes:
+            intake.run(at_s, in_flight_jobs=[job_id])
+    assert intakes[0].indexes() == []
+    for intake in intakes:  # the replica has lost them
+        intake.run(slow_s, in_flight_jobs=[])
+        intake.run(slow_s + STALL_S)
+    assert intakes[0].indexes() == sorted(set(range(CURSOR)) - DONE)
+
+
+def test_re_emissions_without_effect_back_off_in_all_intakes(
+    job_id: UUID, stores: Stores, recovery: Recovery
+) -> None:
+    """The database's clock is the one that counts, so the last re-emission moves into the past."""
+
+    def re_emits_after(past_s: float, *, progressed_s: float = 86_400) -> bool:
+        times = {job_cursors.c.repaired_at: past_s, job_counters.c.updated_at: progressed_s}
+        for column, ago_s in times.items():
+            at = sa.func.now() - seconds(ago_s)
+            execute(recovery.engine, sa.update(column.table).values({column.name: at}))
+        before = len(recovery.indexes())
+        Recovery(stores, "restarted").stall()
+        return len(recovery.indexes()) > before
+
+    recovery.stall()
+    assert not re_emits_after(2 * STALL_S - 30)
+    assert re_emits_after(2 * STALL_S)
+    assert not re_emits_after(4 * STALL_S - 30)
+    assert re_emits_after(4 * STALL_S)
+    assert re_emits_after(8 * STALL_S - 30, progressed_s=STALL_S)
+    assert re_emits_after(2 * STALL_S)
+    for _ in range(6):
+        assert re_emits_after(64 * STALL_S)
+    assert not re_emits_after(64 * STALL_S - 30)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Goal: the capacity of a pool is the sum of the recent records of its replicas."""
 
+from uuid import UUID
+
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import PoolCapacity
 from tests.support.capacity_records import capacity_record
@@ -74,3 +76,24 @@ def test_batchers_are_counted_once_each_over_all_replicas() -> None:
     capacities.update([capacity_record("r1", 10, granted={"b1": 5, "b2": 7})])
     capacities.update([capacity_record("r2", 10, pool="b", granted={"b2": 1, "b3": 0})])
     assert capacities.batcher_count() == 3
+
+
+def test_in_flight_jobs_are_those_that_live_replicas_of_both_classes_named_last() -> None:
+    clock = ManualClock()
+    capacities = PoolCapacities(clock)
+    one, two, three = (UUID(int=number) for number in range(3))
+    capacities.update(
+        [
+            capacity_record("r1", in_flight_jobs=[one, two]),
+            capacity_record("r1", in_flight_jobs=None),  # names none: the jobs stay
+            capacity_record("r2", job_class="interactive", in_flight_jobs=[three]),
+        ]
+    )
+    assert capacities.in_flight_jobs() == {one, two, three}
+    clock.now_s = 2.0
+    capacities.update([capacity_record("r1", in_flight_jobs=[two])])
+    assert capacities.in_flight_jobs() == {two, three}
+    clock.now_s = 4.0  # nothing came from the second replica
+    assert capacities.in_flight_jobs() == {two}
+    capacities.update([capacity_record("r1", in_flight_jobs=[])])
+    assert capacities.in_flight_jobs() == frozenset()

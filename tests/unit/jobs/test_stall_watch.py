@@ -1,4 +1,4 @@
-"""Goal: only a job without change for its limit is stalled, and re-emissions back off."""
+"""Goal: only a job without change for its limit, and with no item on a replica, is stalled."""
 
 from uuid import UUID
 
@@ -61,15 +61,11 @@ def test_the_limit_covers_the_backlog_of_a_busy_pool(watch: StallWatch) -> None:
     assert STALLED in watch.find_stalled([STALLED, *others], 201, {"pool": 10.0})
 
 
-def test_re_emissions_without_effect_back_off_until_progress(watch: StallWatch) -> None:
-    re_emitted_at = []
-    for now_s in range(0, 1000, 10):
-        if watch.find_stalled([STALLED], now_s):
-            watch.restart_wait(STALLED_ID, now_s)
-            re_emitted_at.append(now_s)
-    assert re_emitted_at == [60, 180, 420, 900]
-    watch.find_stalled([load(10, 6)], 1000)
-    assert watch.find_stalled([load(10, 6)], 1060) == [load(10, 6)]
+def test_items_on_a_live_replica_restart_the_wait(watch: StallWatch) -> None:
+    for now_s in range(0, 108_000, 10):
+        assert watch.find_stalled([STALLED], now_s, in_flight={STALLED_ID}) == []
+    assert watch.find_stalled([STALLED], 108_049) == []
+    assert watch.find_stalled([STALLED], 108_050) == [STALLED]
 
 
 def test_a_joining_replica_restarts_the_wait(watch: StallWatch) -> None:
