@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,12 +24,16 @@ from results.webhooks.settings import WebhookSettings
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
+from topics.clients.admin import TopicAdmin
+from topics.clients.start_check import check_topics, topics_of_role
 from topics.settings import KafkaSettings
 
 log = logging.getLogger("api")
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """Interval of thread switches: replies must not wait the default 5 ms for the event loop."""
+
+_BROKER_WAIT_S: Final = 600.0
 
 _OTHER_FILES_MAX: Final = 256
 """Files that are not client connections: Postgres, the log, the object store, own files."""
@@ -75,11 +80,21 @@ def serve(env: Mapping[str, str]) -> None:
     server = http_server(app, settings, stop_on_signals())
     serve_metrics(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    threading.Thread(target=report_wrong_topics, args=(kafka,), daemon=True).start()
     log.info("listening", extra={"host": settings.host, "port": settings.port})
     report_ready()
     server.run()
     if failures:
         raise failures[0]
+
+
+def report_wrong_topics(kafka: KafkaSettings) -> None:
+    """Log how topics differ from the catalogue; this role also serves without Kafka."""
+    try:
+        check_topics(TopicAdmin(kafka), topics_of_role("api"), broker_wait_s=_BROKER_WAIT_S)
+    except MillraceError as failure:
+        extra = {"code": failure.code, "reason": str(failure)}
+        log.warning("topics are not as the catalogue says", extra=extra)
 
 
 def open_files_max(settings: ApiSettings, online: OnlineSettings) -> int:

@@ -36,6 +36,7 @@ from core.supervised_tasks import SupervisedTasks
 from topics.clients.admin import TopicAdmin
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery, RecordProducer
+from topics.clients.start_check import check_topics, topics_of_role
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
@@ -70,14 +71,15 @@ class BatcherDeps:
 async def run_batcher(settings: BatcherSettings, deps: BatcherDeps, stop: threading.Event) -> None:
     """Batch until `stop`. Raises MillraceError when the process must be restarted.
 
-    1. Wait for the broker. 2. Read job controls to their end. 3. Join the group. 4. Run.
-    5. Stop reading, wait for acknowledgements, leave the group.
+    1. Wait for the broker and check its topics. 2. Read job controls to their end. 3. Join the
+    group. 4. Run. 5. Stop reading, wait for acknowledgements, leave the group.
     """
     admin = TopicAdmin(deps.kafka)
-    broker_ready = run_in_daemon_thread(
-        partial(admin.wait_for_broker, settings.start_timeout_s), name=_START_THREAD
+    check = partial(
+        check_topics, admin, topics_of_role("batcher"), broker_wait_s=settings.start_timeout_s
     )
-    if not await completes_before_stop(broker_ready, stop):
+    checked = run_in_daemon_thread(check, name=_START_THREAD)
+    if not await completes_before_stop(checked, stop):
         return
     batcher = Batcher(settings, deps, admin)
     try:

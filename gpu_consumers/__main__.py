@@ -23,6 +23,7 @@ from gpu_consumers.wiring import build_replica
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from topics.clients.admin import TopicAdmin
+from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import ATTEMPTS, pool_topics
 from topics.settings import KafkaSettings
 
@@ -66,8 +67,11 @@ async def run(
     """Start the engine, build a replica and run it until `stop`."""
     serve_metrics(settings)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
-    TopicAdmin(kafka).wait_for_broker(_START_S_MAX)
-    TopicAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])
+    admin, own_topics = TopicAdmin(kafka), pool_topics(settings.pool)
+    admin.wait_for_broker(_START_S_MAX)
+    admin.create([ATTEMPTS, *own_topics])
+    topics = [*topics_of_role("gpu-consumer"), *own_topics]
+    check_topics(admin, topics, broker_wait_s=_START_S_MAX)
     engine = open_engine(engine_settings)
     await engine.start()
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s

@@ -33,6 +33,7 @@ from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer, close_producers
+from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail_reader import TopicTailReader
@@ -65,7 +66,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     serve_metrics(settings)
-    TopicAdmin(kafka).wait_for_broker(_START_S_MAX)
+    check_topics(TopicAdmin(kafka), topics_of_role(_NAME), broker_wait_s=_START_S_MAX)
     with contextlib.ExitStack() as closing:
         engine = create_engine(database, application_name=_NAME)
         closing.callback(engine.dispose)

@@ -38,6 +38,7 @@ from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
 from topics.clients.producer import RecordProducer
+from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
@@ -64,7 +65,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     check_pool_size(database, 2)  # one to write, one to create a day's partition
     engine = create_engine(database, application_name=GROUP)
     serve_metrics(settings)
-    TopicAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    check_topics(TopicAdmin(kafka), topics_of_role(GROUP), broker_wait_s=_BROKER_WAIT_S)
     name = process_name(GROUP)
     producer = RecordProducer(kafka, client_id=name)
     partitions = DayPartitions(engine)

@@ -36,6 +36,7 @@ from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
 from topics.clients.producer import RecordProducer
+from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import EVENTS
 from topics.settings import KafkaSettings
 
@@ -76,7 +77,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     lookups_max = min(settings.slots_max, _LOOKUPS_MAX)
     check_open_files(settings.slots_max, lookups_max)
     serve_metrics(settings)
-    TopicAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    check_topics(TopicAdmin(kafka), topics_of_role(ROLE), broker_wait_s=_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
     clock = SystemClock()

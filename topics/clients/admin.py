@@ -24,6 +24,13 @@ from confluent_kafka.admin import (
 )
 
 from topics.clients.client_factory import new_client
+from topics.clients.topic_drift import (
+    TopicDifference,
+    missing_topic,
+    option_differences,
+    partition_difference,
+    replica_difference,
+)
 from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic
 from topics.settings import KafkaSettings
@@ -122,13 +129,34 @@ class TopicAdmin:
 
         Raises KafkaUnavailableError.
         """
+        return [str(difference) for difference in self.differences(topics)]
+
+    def differences(self, topics: Iterable[Topic]) -> list[TopicDifference]:
+        """Return the differences between the broker and the catalogue.
+
+        Raises KafkaUnavailableError.
+        """
         wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
         present = self._metadata_with(wanted.keys() & self._created)
-        differences = [f"{name}: missing" for name in sorted(wanted.keys() - present.keys())]
+        differences = [missing_topic(name) for name in sorted(wanted.keys() - present.keys())]
         found = {name: topic for name, topic in wanted.items() if name in present}
         for name, topic in found.items():
-            differences += self._shape_drift(name, present[name], topic)
-        return differences + self._configuration_drift(found)
+            differences += self._shape_differences(name, present[name], topic)
+        for name, actual in self._described(found).items() if found else ():
+            differences += option_differences(name, actual, self._configuration(found[name]))
+        return differences
+
+    def offsets_retention_minutes(self) -> int | None:
+        """Return the broker's `offsets.retention.minutes`, or None if it is unknown.
+
+        Raises KafkaUnavailableError, also without the right to read the broker's configuration.
+        """
+        with self._named_failures():
+            brokers = self._client.list_topics(timeout=REQUEST_TIMEOUT_S).brokers
+            resource = ConfigResource(ResourceType.BROKER, str(min(brokers)))
+            (described,) = self._client.describe_configs([resource]).values()
+            entry = described.result(REQUEST_TIMEOUT_S).get("offsets.retention.minutes")
+        return None if entry is None or entry.value is None else int(entry.value)
 
     def lag(self, group: str, topic: Topic) -> dict[int, int]:
         """Return the number of records of each partition that `group` has not committed.
@@ -204,37 +232,21 @@ class TopicAdmin:
         topics: dict[str, TopicMetadata] = listed.topics
         return topics
 
-    def _shape_drift(self, name: str, found: TopicMetadata, topic: Topic) -> list[str]:
-        differences = []
-        if len(found.partitions) != topic.partition_count:
-            differences.append(
-                f"{name}: {len(found.partitions)} partitions, the catalogue says "
-                f"{topic.partition_count}"
-            )
+    def _shape_differences(
+        self, name: str, found: TopicMetadata, topic: Topic
+    ) -> Iterator[TopicDifference]:
+        yield from partition_difference(name, len(found.partitions), topic)
         wanted = self._settings.replication_factor
         # The lowest of all partitions: a change of the factor moves one after the other.
         copies = min((len(p.replicas) for p in found.partitions.values()), default=wanted)
-        if copies != wanted:
-            setting = f"{self._settings.env_prefix}REPLICATION_FACTOR"
-            differences.append(f"{name}: replication factor {copies}, {setting} is {wanted}")
-        return differences
+        setting = f"{self._settings.env_prefix}REPLICATION_FACTOR"
+        yield from replica_difference(name, copies, wanted, setting)
 
     def _configuration(self, topic: Topic) -> dict[str, str]:
         return topic.configuration(
             min_insync_replicas=self._settings.min_insync_replicas,
             bodies_days=self._settings.retention_days,
         )
-
-    def _configuration_drift(self, found: dict[str, Topic]) -> list[str]:
-        if not found:
-            return []
-        differences = []
-        for name, actual_options in self._described(found).items():
-            for option, wanted in self._configuration(found[name]).items():
-                actual = actual_options.get(option)  # an old broker may lack the option
-                if _normal(actual) != _normal(wanted):
-                    differences.append(f"{name}: {option} is {actual}, the catalogue says {wanted}")
-        return differences
 
     def _described(self, names: Iterable[str]) -> dict[str, dict[str, str | None]]:
         """Return the options of existing topics. Raises KafkaUnavailableError.
@@ -291,11 +303,6 @@ class TopicAdmin:
         servers = self._settings.bootstrap_servers
         setting = f"{self._settings.env_prefix}BOOTSTRAP_SERVERS"
         return KafkaUnavailableError(f"Kafka at {servers} ({setting}): {reason}")
-
-
-def _normal(value: str | None) -> list[str]:
-    """Return the sorted elements: lists in a configuration have no order."""
-    return sorted((value or "").split(","))
 
 
 def _retry_transient(request: Callable[[], _Result]) -> _Result:

@@ -13,7 +13,8 @@ from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
-from topics.errors import KafkaUnavailableError, StaleMemberError
+from topics.clients.start_check import OFFSETS_RETENTION_MINUTES, check_topics
+from topics.errors import KafkaUnavailableError, StaleMemberError, TopicDriftError
 from topics.records.catalogue import CONTROL, DAY_MS, RESULTS, Topic
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
@@ -104,6 +105,8 @@ def test_drift_names_each_difference(settings: KafkaSettings) -> None:
     admin.create([RESULTS, CONTROL])
     assert admin.create([RESULTS]) == []
     assert admin.drift([RESULTS, CONTROL]) == []
+    check_topics(admin, [RESULTS, CONTROL], broker_wait_s=10)
+    assert (admin.offsets_retention_minutes() or 0) >= OFFSETS_RETENTION_MINUTES
     other = Topic(
         name="results",
         records=RESULTS.records,
@@ -116,6 +119,8 @@ def test_drift_names_each_difference(settings: KafkaSettings) -> None:
     )
     drift = admin.drift([other])
     assert [line.split(": ")[1].split(" ")[0] for line in drift] == ["8", "retention.ms"]
+    with pytest.raises(TopicDriftError, match="8 partitions, the catalogue says 9"):
+        check_topics(admin, [other], broker_wait_s=10)
 
 
 def test_retention_of_prompts_and_answers_is_applied(settings: KafkaSettings) -> None:
