@@ -1,4 +1,4 @@
-"""Metrics of consumer groups."""
+"""Metrics of consumer groups and of the partitions that records are sent to."""
 
 from prometheus_client import Gauge
 
@@ -6,4 +6,9 @@ LAG = Gauge(
     "millrace_kafka_lag",
     "Records of this process's partitions that its group has not read",
     ["topic", "group"],
+)
+PARTITION_UNAVAILABLE_SECONDS = Gauge(
+    "millrace_kafka_partition_unavailable_seconds",
+    "How long records of this process wait for a partition that acknowledges none; else 0",
+    ["topic", "partition"],
 )

@@ -45,7 +45,12 @@ class KafkaSettings(Settings):
     far as the log does."""
 
     delivery_timeout_s: float = Field(default=120.0, ge=1, le=3600)
-    """How long a produced record may be retried before the role gives up and restarts."""
+    """How long a produced record may be retried before api, results-writer and webhooks, and a
+    replica whose reply waits, give up. Other records wait until their partition is available."""
+
+    partition_timeout_s: float = Field(default=5.0, ge=0.1, le=600)
+    """How long records may wait for a partition without any acknowledgement until it counts as
+    unavailable: new work avoids it, and a metric names it. Default 5 s."""
 
     compression: Literal["none", "lz4", "snappy", "zstd"] = "lz4"
     """How producers pack records. Default lz4: half the bytes for a few µs of CPU a KB."""

@@ -24,6 +24,9 @@ class SentRecords:
     records: list[Sent] = field(default_factory=list)
     acknowledges: bool = False
     failure: BaseException | None = None  # reported in place of an acknowledgement
+    unavailable: set[tuple[str, int]] = field(default_factory=set)
+    """Partitions that acknowledge nothing until `restore`."""
+    _waiting: list[tuple[tuple[str, int], OnDelivery]] = field(default_factory=list)
 
     def send(
         self,
@@ -38,4 +41,22 @@ class SentRecords:
         """See `topics.clients.producer.RecordSender`."""
         self.records.append(Sent(topic, partition, key, headers or [], value or b""))
         if self.acknowledges and on_delivery is not None:
-            on_delivery(self.failure)
+            if (topic, partition) in self.unavailable:
+                self._waiting.append(((topic, partition), on_delivery))
+            else:
+                on_delivery(self.failure)
+
+    def has_space(self, topic: str, partition: int) -> bool:
+        """See `topics.clients.producer.PartitionSender`."""
+        return not self.is_unavailable(topic, partition)
+
+    def is_unavailable(self, topic: str, partition: int) -> bool:
+        """See `topics.clients.producer.PartitionSender`."""
+        return any(place == (topic, partition) for place, _ in self._waiting)
+
+    def restore(self) -> None:
+        """Make all partitions available: they acknowledge what waits."""
+        self.unavailable.clear()
+        waiting, self._waiting = self._waiting, []
+        for _, on_delivery in waiting:
+            on_delivery(None)

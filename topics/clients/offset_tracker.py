@@ -51,6 +51,22 @@ class OffsetTracker:
             self._finished.pop(partition, None)
             self._next.pop(partition, None)
 
+    def pinning(self, partition: Partition, count_min: int) -> list[int]:
+        """Return unfinished records behind which at least `count_min` finished ones wait."""
+        open_offsets, finished = self._open.get(partition, ()), self._finished.get(partition, ())
+        excess = len(finished) - count_min  # finished records that may lie before the last of them
+        found: list[int] = []
+        if excess < 0:
+            return found
+        for offset in open_offsets:
+            if offset not in finished:
+                found.append(offset)
+            elif excess == 0:
+                break
+            else:
+                excess -= 1
+        return found
+
     def in_flight(self, partition: Partition) -> int:
         """Return the number of records from the lowest unfinished one on."""
         return len(self._open.get(partition, ()))

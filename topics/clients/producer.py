@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -15,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from core.futures import resolve_future
 from core.limits import RECORD_BYTES_MAX
 from topics.clients.client_factory import new_client
+from topics.clients.partition_backlogs import PartitionBacklogs
 from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
 from topics.records.codec import Headers
 from topics.settings import KafkaSettings
@@ -41,9 +43,23 @@ class RecordSender(Protocol):
         ...
 
 
+class PartitionSender(RecordSender, Protocol):
+    """The part of `RecordProducer` for senders that keep partitions apart."""
+
+    def has_space(self, topic: str, partition: int) -> bool:
+        """Return whether a record may be sent to the partition now."""
+        ...
+
+    def is_unavailable(self, topic: str, partition: int) -> bool:
+        """Return whether records wait for the partition and none was acknowledged for long."""
+        ...
+
+
 _QUEUE_KBYTES_MAX = 64 * 1024
 _QUEUE_RECORDS_MAX = 100_000
 _POLL_S = 0.1
+_REPORT_PARTITIONS_S = 1.0
+_FOREVER_MS = 0
 _REPORT_S_MAX = 5.0  # from a record's delivery timeout until the report of its failure
 
 
@@ -57,12 +73,18 @@ class RecordProducer:
         client_id: str,
         linger_ms: float = 5.0,
         full_queue_wait_s: float | None = None,
+        waits_for_partitions: bool = False,
     ) -> None:
         """Start the poll thread. `linger_ms`: 0 for latency, 5 for throughput.
 
         `full_queue_wait_s` bounds how long `send` may block; None means the delivery timeout.
+        With `waits_for_partitions` no record fails because its partition is unavailable: it stays
+        queued until the partition returns, and other partitions go on. A record that timed out
+        would make librdkafka stop all partitions and start a new epoch, after which records of
+        healthy partitions may be written twice. The sender bounds the queue with `has_space`.
         """
         self._prefix = settings.topic_prefix
+        self._backlogs = PartitionBacklogs(settings.partition_timeout_s)
         self._delivery_s_max = settings.delivery_timeout_s + _REPORT_S_MAX
         self._full_queue_wait_s = (
             settings.delivery_timeout_s if full_queue_wait_s is None else full_queue_wait_s
@@ -78,7 +100,9 @@ class RecordProducer:
                 "compression.type": settings.compression,
                 "batch.size": 1_000_000,
                 "message.max.bytes": RECORD_BYTES_MAX,
-                "delivery.timeout.ms": int(settings.delivery_timeout_s * 1000),
+                "delivery.timeout.ms": (
+                    _FOREVER_MS if waits_for_partitions else int(settings.delivery_timeout_s * 1000)
+                ),
                 "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
                 "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,
             },
@@ -105,22 +129,53 @@ class RecordProducer:
 
         `on_delivery` is called in the poll thread with None or the failure. Raises DeliveryError.
         """
+        place, byte_count = (topic, partition), len(value or b"")
+        report = self._reporter(on_delivery, place, byte_count)
+        self._backlogs.add(place, byte_count)
+        produce = partial(
+            self._producer.produce,
+            self._prefix + topic,
+            value,
+            key,
+            partition,
+            on_delivery=report,
+            headers=headers,
+        )
+        try:
+            self._produce(produce)
+        except BaseException:
+            self._backlogs.remove(place, byte_count)
+            raise
+        with self._condition:
+            self._sent += 1
+
+    def has_space(self, topic: str, partition: int) -> bool:
+        """Return whether a record may be sent to the partition now.
+
+        False while it is unavailable, has much unacknowledged, or the queue is nearly full. The
+        limits leave the queue to the partitions that are available. For a sender that would
+        otherwise queue records for as long as the partition is unavailable.
+        """
+        return self._backlogs.has_space((topic, partition))
+
+    def is_unavailable(self, topic: str, partition: int) -> bool:
+        """Return whether records wait for the partition and none was acknowledged for long."""
+        return self._backlogs.is_unavailable((topic, partition))
+
+    def _produce(self, produce: Callable[[], None]) -> None:
+        """Queue a record; wait while the queue is full."""
         deadline = time.monotonic() + self._full_queue_wait_s
-        report = self._reporter(on_delivery)
         while True:
             try:
-                self._producer.produce(
-                    self._prefix + topic, value, key, partition, on_delivery=report, headers=headers
-                )
-                break
+                produce()
             except BufferError:
                 if time.monotonic() > deadline:
                     raise DeliveryError("the local queue stayed full") from None
                 time.sleep(0.005)  # the poll thread empties the queue
             except KafkaException as error:
                 raise _failure(error.args[0]) from None
-        with self._condition:
-            self._sent += 1
+            else:
+                return
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent so far is acknowledged; for use by a single sending thread.
@@ -175,14 +230,19 @@ class RecordProducer:
         self._thread.join(timeout_s)
 
     def _poll(self) -> None:
+        report_at_s = time.monotonic() + _REPORT_PARTITIONS_S
         while not self._closed:
             self._producer.poll(_POLL_S)
+            if time.monotonic() >= report_at_s:
+                report_at_s = time.monotonic() + _REPORT_PARTITIONS_S
+                self._backlogs.report_unavailable()
 
     def _reporter(
-        self, on_delivery: OnDelivery | None
+        self, on_delivery: OnDelivery | None, place: tuple[str, int], byte_count: int
     ) -> Callable[[KafkaError | None, Message], None]:
         def report(error: KafkaError | None, _message: Message) -> None:
             failure = None if error is None else _failure(error)
+            self._backlogs.remove(place, byte_count)
             try:
                 if on_delivery is not None:
                     on_delivery(failure)

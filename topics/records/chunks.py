@@ -6,11 +6,11 @@ Intake emits every item once; batchers and GPU consumers emit requeued items aga
 from collections.abc import Iterable, Iterator
 
 from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
-from topics.clients.producer import OnDelivery, RecordSender
+from topics.clients.producer import OnDelivery, PartitionSender, RecordSender
 from topics.records.catalogue import REQUESTS
 from topics.records.codec import chunk_headers, encode
-from topics.records.partitioner import request_partition
-from topics.records.records import Chunk, Item
+from topics.records.partitioner import request_partition, shuffle_shard
+from topics.records.records import Chunk, Item, JobRef
 
 
 def split_into_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -38,17 +38,53 @@ def split_into_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
 def send_chunk(
     sender: RecordSender, chunk: Chunk, job_class: str, on_delivery: OnDelivery | None = None
 ) -> None:
-    """Send a chunk to the request topic of its class. Raises DeliveryError.
+    """Send a chunk to the request topic of its class. Raises DeliveryError."""
+    _send(sender, chunk, job_class, chunk_partition(chunk, job_class), on_delivery)
 
-    The partition follows from the first index, so a chunk that is emitted again goes to the same
-    partition, and indexes grow along each partition.
+
+def requeue_chunk(
+    sender: PartitionSender, chunk: Chunk, job_class: str, on_delivery: OnDelivery
+) -> None:
+    """Send a chunk that was read before to its partition, or around it while it is unavailable.
+
+    Requeued chunks are in no order, so the other partition of the shard does as well.
     """
-    job, topic = chunk.job, REQUESTS[job_class]
-    sequence = job.job_id.int + chunk.items[0].index // CHUNK_ITEMS_MAX
+    topic, job = REQUESTS[job_class], chunk.job
+    own = chunk_partition(chunk, job_class)
+    shard = shuffle_shard(job.model, job.tenant_id, topic.partition_count)
+    ordered = sorted(shard, key=lambda number: number != own)
+    available = (n for n in ordered if not sender.is_unavailable(topic.name, n))
+    _send(sender, chunk, job_class, next(available, own), on_delivery)
+
+
+def chunk_partition(chunk: Chunk, job_class: str) -> int:
+    """Return the partition of a chunk.
+
+    It follows from the first index, so a chunk that is emitted again goes to the same partition,
+    and indexes grow along each partition.
+    """
+    return first_item_partition(chunk.job, chunk.items[0].index, job_class)
+
+
+def first_item_partition(job: JobRef, item_index: int, job_class: str) -> int:
+    """Return the partition of the chunk that begins with an item."""
+    sequence = job.job_id.int + item_index // CHUNK_ITEMS_MAX
+    count = REQUESTS[job_class].partition_count
+    return request_partition(job.model, job.tenant_id, sequence, count)
+
+
+def _send(
+    sender: RecordSender,
+    chunk: Chunk,
+    job_class: str,
+    partition: int,
+    on_delivery: OnDelivery | None,
+) -> None:
+    job = chunk.job
     sender.send(
-        topic.name,
+        REQUESTS[job_class].name,
         encode(chunk),
-        partition=request_partition(job.model, job.tenant_id, sequence, topic.partition_count),
+        partition=partition,
         key=b"%s\0%s" % (job.model.encode(), job.tenant_id.bytes),
         headers=chunk_headers(chunk, job_class),
         on_delivery=on_delivery,
