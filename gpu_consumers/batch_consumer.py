@@ -35,6 +35,14 @@ OnRevoke = Callable[[list[Partition], bool], None]
 """Stops the work of partitions; True when they are lost, so that others own them already."""
 
 
+OnPinned = Callable[[Partition, list[int]], None]
+"""Requeues the batches at these offsets if they only wait for an unavailable partition."""
+
+
+def _ignore_pinned(_partition: Partition, _offsets: list[int]) -> None:
+    pass
+
+
 def _ignore_revoke(_partitions: list[Partition], _lost: bool) -> None:
     pass
 
@@ -97,6 +105,7 @@ class BatchConsumer:
         on_assignment: PartitionsCallback,
         stop: threading.Event,
         on_revoke: OnRevoke = _ignore_revoke,
+        on_pinned: OnPinned = _ignore_pinned,
     ) -> None:
         """Thread body: poll, deliver and commit until `stop`; then commit and leave the group.
 
@@ -119,6 +128,7 @@ class BatchConsumer:
             self._pause_full_partitions()
             if self._clock.monotonic_s() - committed_s >= self._commit_interval_s:
                 self._commit_offsets()
+                self._report_pinned(on_pinned)
                 committed_s = self._clock.monotonic_s()
         self._is_leaving = True
         self._apply_finished()
@@ -178,6 +188,12 @@ class BatchConsumer:
             if self._generations.get(partition) == generation:
                 self._tracker.mark_finished(partition, offset)
                 self._bound.discard((partition, offset))
+
+    def _report_pinned(self, on_pinned: OnPinned) -> None:
+        """Report batches before the partition is paused because of them."""
+        for partition in self._consumer.assigned:
+            if offsets := self._tracker.pinning(partition, self._in_flight_max // 2):
+                on_pinned(partition, offsets)
 
     def _pause_full_partitions(self) -> None:
         """Pause partitions with too many records above their lowest unfinished one."""

@@ -10,6 +10,7 @@ from core.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution
+from gpu_consumers.bulk.waiting_batches import WaitingBatches
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,
@@ -51,14 +52,24 @@ class BulkWorker:
     capacity: CapacityPublisher
     execution: BatchExecution
     quarantine: Quarantine
+    waiting: WaitingBatches
     pool: PoolHealth
     tasks: SupervisedTasks
     clock: Clock
 
     def start_batch(self, delivered: DeliveredBatch) -> None:
         """Accept a batch and run it in its own task."""
+        if self.waiting.accept_delivery(delivered):
+            return
         run = self.execution.accept_batch(delivered)
         run.task = self.tasks.start(self._run_batch(run))
+
+    def requeue_pinning(self, partition: Partition, offsets: Collection[int]) -> None:
+        """Requeue waiting batches at `offsets`: finished ones behind them cannot be committed."""
+        for run in self.execution.runs:
+            delivered = run.final_delivery
+            if run.partition == partition and delivered.record.offset in offsets:
+                self.waiting.requeue_batch(run)
 
     async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
         """Abort the batches of the partitions and requeue their open items, within `REVOKE_S_MAX`.
@@ -70,7 +81,8 @@ class BulkWorker:
         for run in revoked:
             keeps_offset = lost or run.delivered.is_redelivered
             run.abort(BatchAbortReason.LOST if keeps_offset else BatchAbortReason.REQUEUE)
-        tasks = [run.task for run in revoked if run.task is not None]
+        self.waiting.forget_partitions(partitions)
+        tasks = [run.task for run in revoked if run.task and not run.sends.awaited_partitions]
         if tasks and not lost:
             await asyncio.wait(tasks, timeout=REVOKE_S_MAX)
 
@@ -87,6 +99,7 @@ class BulkWorker:
         while True:
             await asyncio.sleep(_PUBLISH_INTERVAL_S)
             for run in self.execution.runs:
+                run.sends.raise_failure()
                 if run.may_publish_early:
                     run.publishing = self.tasks.start(self.execution.publish_early(run))
 
@@ -113,7 +126,8 @@ class BulkWorker:
         finally:
             self.execution.remove_batch(run)
         if run.abort_reason is not BatchAbortReason.LOST:
-            self.consumer.mark_finished(run.delivered.record, run.delivered.generation)
+            last = run.final_delivery
+            self.consumer.mark_finished(last.record, last.generation)
         if status is ExecutionStatus.ANSWERED and run.answers:
             self.pool.mark_available()
         elif status is ExecutionStatus.UNAVAILABLE:
@@ -125,6 +139,7 @@ class BulkWorker:
         """Step 3; items that exceeded the memory are not requeued but run again in quarantine."""
         is_too_large = status is ExecutionStatus.OUT_OF_MEMORY
         requeues = not is_too_large and run.abort_reason is not BatchAbortReason.LOST
+        run.is_published = not is_too_large
         await self.execution.publish_outcomes(run, range(len(run.items)), requeues=requeues)
         if is_too_large:
             return await self.quarantine.run_too_large(run)
@@ -175,6 +190,9 @@ class OnlineWorker:
             call.task.add_done_callback(on_done)
         if not calls:
             mark_finished()
+
+    def requeue_pinning(self, partition: Partition, offsets: Collection[int]) -> None:
+        """Do nothing: a call would run twice, and bills do not keep their offsets."""
 
     async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
         """Let the calls run on, because callers wait, and record that they did not crash."""

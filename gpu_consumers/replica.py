@@ -109,7 +109,10 @@ class Replica:
             except TimeoutError:
                 _LOG.warning("the event loop is busy: a partition goes before its batches are down")
 
-        worker.consumer.run(deliver, on_assignment, self._stop_consumers, on_revoke)
+        def on_pinned(partition: Partition, offsets: list[int]) -> None:
+            self.tasks.call_from_thread(partial(worker.requeue_pinning, partition), offsets)
+
+        worker.consumer.run(deliver, on_assignment, self._stop_consumers, on_revoke, on_pinned)
 
     def _apply_demand(self, records: list[ReceivedRecord]) -> None:
         for worker in self.workers:

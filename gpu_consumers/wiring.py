@@ -14,6 +14,7 @@ from core.ids import new_uuid
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
 from gpu_consumers.bulk.batch_execution import BatchExecution
+from gpu_consumers.bulk.waiting_batches import WaitingBatches
 from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness, ObsoleteBatchAborter
 from gpu_consumers.class_workers import BulkWorker, ClassWorker, OnlineWorker
 from gpu_consumers.engine_watchdog import watch_progress
@@ -86,7 +87,7 @@ def build_replica(
     loop = asyncio.get_running_loop()
     replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock, closing = SystemClock(), contextlib.ExitStack()
-    producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0)
+    producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True)
     closing.callback(producer.close)
     control_changed = asyncio.Event()
 
@@ -188,11 +189,13 @@ def _bulk_worker(
     )
     log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
     crashes_max = shared.settings.crashes_max
+    consumer = _consumer(shared, "bulk")
     return BulkWorker(
-        consumer=_consumer(shared, "bulk"),
+        consumer=consumer,
         capacity=capacity,
         execution=execution,
         quarantine=Quarantine(execution, log, lock, shared.attribution, crashes_max=crashes_max),
+        waiting=WaitingBatches(producer=shared.producer, consumer=consumer, tasks=shared.tasks),
         pool=shared.pool,
         tasks=shared.tasks,
         clock=shared.clock,

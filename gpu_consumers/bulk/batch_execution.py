@@ -24,11 +24,11 @@ from gpu_consumers.inflight.batch_run import (
 )
 from gpu_consumers.inflight.item_outcomes import (
     ANSWER_MISSING,
-    PendingSends,
     count_outcomes,
     group_by_job,
     outcome_of,
 )
+from gpu_consumers.inflight.pending_sends import PendingSends
 from gpu_consumers.payloads.bodies import BatchBodies, needs_store
 from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
@@ -70,7 +70,7 @@ class BatchExecution:
         metrics.BATCH_ITEMS.observe(total)
         self.capacity.record_arrival(batch, total)
         self.capacity.record_end(batch, total - len(items))
-        run = BatchRun(delivered, items)
+        run = BatchRun(delivered, items, PendingSends(self.producer))
         if self._requeues_new_runs:
             run.abort_reason = BatchAbortReason.REQUEUE
         self.runs.add(run)
@@ -138,19 +138,22 @@ class BatchExecution:
         """
         if run.publishing is not None:
             await run.publishing
+        run.sends.raise_failure()
         await self._publish(run, positions, requeues=requeues)
+        await run.sends.wait_acknowledged()
 
     async def publish_early(self, run: BatchRun) -> None:
-        """Publish the outcomes that the batch has already, except those that need the object store.
+        """Send the outcomes that the batch has already, except those that need the object store.
 
+        They are acknowledged later: those of one job may wait for its partition while others go on.
         An unavailable store ends the batch, not an early publication. Raises DeliveryError.
         """
         ready = [p for p, answer in run.answers.items() if not needs_store(run.items[p][0], answer)]
         await self._publish(run, ready, requeues=False)
 
     async def _publish(self, run: BatchRun, positions: Sequence[int], *, requeues: bool) -> None:
-        """Publish what was not published before."""
-        sends = PendingSends(self.producer)
+        """Send what was not sent before."""
+        sends = run.sends
         positions = [p for p in positions if p not in run.published]
         run.published.update(p for p in positions if p in run.answers)
         for job, of_job in group_by_job(run.items, positions):
@@ -170,7 +173,6 @@ class BatchExecution:
                 ]
                 metrics.ITEMS_HANDED_BACK.inc(len(requeued))
                 sends.requeue_items(job, requeued, "bulk")
-        await sends.wait_acknowledged()
 
     def _drop_items(self, job: JobRef, item_count: int) -> bool:
         reason = self.liveness.drop_reason(job)

@@ -200,6 +200,8 @@ class CapacityPublisher:
             in_danger=self._has_suspects(),
             in_flight_jobs=self._in_flight_jobs.job_ids_to_publish(now_s=now_s),
         )
+        if not self._producer.has_space(CAPACITY.name, 0):
+            return  # a newer record will be sent
         self._producer.send(
             CAPACITY.name,
             encode(capacity),

@@ -5,9 +5,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
 from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.inflight.pending_sends import PendingSends
 from topics.clients.offset_tracker import Partition
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch, Item, JobRef
@@ -46,6 +48,7 @@ class BatchRun:
 
     delivered: DeliveredBatch
     items: list[tuple[JobRef, Item]]
+    sends: PendingSends  # its outcomes and requeued items
     answers: dict[int, EngineAnswer] = field(default_factory=dict)
     published: set[int] = field(default_factory=set)  # positions whose answer was sent or requeued
     released: set[int] = field(default_factory=set)  # positions whose credit is back, unanswered
@@ -55,6 +58,9 @@ class BatchRun:
     job_tasks: list[tuple[JobRef, asyncio.Task[None]]] = field(default_factory=list)  # in progress
     task: asyncio.Task[None] | None = None  # runs the batch from its arrival to its end
     publishing: asyncio.Task[None] | None = None  # publishes answers while other items run
+    is_published: bool = False  # only acknowledgements are missing
+    requeued_as: UUID | None = None  # the batch id of the newest record with what is left of it
+    last_delivery: DeliveredBatch | None = None  # of that record
 
     @property
     def partition(self) -> Partition:
@@ -62,8 +68,16 @@ class BatchRun:
         return self.delivered.record.topic, self.delivered.record.partition
 
     @property
+    def final_delivery(self) -> DeliveredBatch:
+        """The delivery that is reported as finished when the batch ends."""
+        return self.last_delivery or self.delivered
+
+    @property
     def may_publish_early(self) -> bool:
-        """Whether answers are not published, and no publication runs or has failed."""
+        """Whether answers are not published, and no publication runs or has failed.
+
+        A publication ends when its records are sent: acknowledgements are awaited at the end.
+        """
         if len(self.answers) == len(self.published):
             return False
         last = self.publishing

@@ -1,18 +1,12 @@
-"""Turns engine answers into item outcomes, and publishes them or requeues their items."""
+"""Turns engine answers into item outcomes, and splits outcomes into records."""
 
-import asyncio
 from collections.abc import Iterable, Iterator
 
 from core.outcomes import Outcome
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer, is_transient
-from topics.clients.producer import RecordProducer
-from topics.records.catalogue import RESULTS
-from topics.records.chunks import send_chunk, split_into_chunks
-from topics.records.codec import Headers, encode, job_headers, kind_headers
-from topics.records.partitioner import job_partition
-from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
+from topics.records.records import Item, ItemOutcome, JobRef, Outcomes
 
 INPUT_MISSING = error_answer(
     500,
@@ -88,59 +82,6 @@ OUTCOMES_BYTES_MAX = 800_000
 """Answer bytes in one record. With the rest of the record they fit the broker's limit."""
 
 _ITEM_OVERHEAD_BYTES = 64
-
-
-class PendingSends:
-    """Sends records and waits for the acknowledgement of all. Used on the event loop."""
-
-    def __init__(self, producer: RecordProducer) -> None:
-        self._producer = producer
-        self._loop = asyncio.get_running_loop()
-        self._unacknowledged = 0
-        self._failure: BaseException | None = None
-        self._changed = asyncio.Event()
-
-    def send_outcomes(self, job: JobRef, outcomes: list[ItemOutcome]) -> None:
-        """Send outcomes of one job to the partition of that job."""
-        headers: Headers = [*kind_headers(Outcomes), *job_headers(job)]
-        partition = job_partition(job.job_id, RESULTS.partition_count)
-        for record in outcome_records(job, outcomes):
-            self._unacknowledged += 1
-            self._producer.send(
-                RESULTS.name,
-                encode(record),
-                partition=partition,
-                key=job.job_id.bytes,
-                headers=headers,
-                on_delivery=self._on_delivery,
-            )
-
-    def requeue_items(self, job: JobRef, items: Iterable[Item], job_class: str) -> None:
-        """Send items back to the topic of requests; the attempt is not charged."""
-        for chunk in split_into_chunks(items):
-            self.requeue_chunk(Chunk(job, chunk), job_class)
-
-    def requeue_chunk(self, chunk: Chunk, job_class: str) -> None:
-        """Send one chunk back to the topic of requests."""
-        self._unacknowledged += 1
-        send_chunk(self._producer, chunk, job_class, self._on_delivery)
-
-    async def wait_acknowledged(self) -> None:
-        """Return when every record is acknowledged. Raises the first failure."""
-        while self._unacknowledged > 0 and self._failure is None:
-            self._changed.clear()
-            await self._changed.wait()
-        if self._failure is not None:
-            raise self._failure
-
-    def _on_delivery(self, failure: BaseException | None) -> None:
-        """Runs on the producer's thread."""
-        self._loop.call_soon_threadsafe(self._record_delivery, failure)
-
-    def _record_delivery(self, failure: BaseException | None) -> None:
-        self._unacknowledged -= 1
-        self._failure = self._failure or failure
-        self._changed.set()
 
 
 def outcome_records(job: JobRef, outcomes: list[ItemOutcome]) -> Iterator[Outcomes]:

@@ -12,8 +12,9 @@ from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.flow_control.capacity_publisher import PoolHealth
-from gpu_consumers.inflight.item_outcomes import PendingSends, count_outcomes, outcome_of
+from gpu_consumers.inflight.item_outcomes import count_outcomes, outcome_of
 from gpu_consumers.inflight.online_call import REQUEUED, CallAbortReason, OnlineCall
+from gpu_consumers.inflight.pending_sends import PendingSends
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, store_body
 from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore

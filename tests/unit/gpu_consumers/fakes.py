@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from core.errors import EngineDeadError, EngineOutOfMemoryError, PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from topics.clients.producer import OnDelivery
+from topics.records.catalogue import RESULTS
 from topics.records.codec import Headers, decode, kind_of
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
@@ -36,7 +38,10 @@ class RecordingProducer:
 
     def __init__(self) -> None:
         self.unacknowledged_kind: str | None = None
+        self.unavailable: set[int] = set()  # partitions of `results` that acknowledge nothing
+        self.is_full = False  # the unavailable partitions accept nothing
         self._unacknowledged: list[OnDelivery] = []
+        self.batches: list[tuple[int, Batch]] = []  # partition and requeued batch
         self.outcomes: list[ItemOutcome] = []
         self.bills: list[ItemOutcome] = []  # of connection-bound calls
         self.requeued: list[Chunk] = []
@@ -67,15 +72,28 @@ class RecordingProducer:
             self.requeued.append(decode(Chunk, value, headers))
         elif kind == "capacity":
             self.capacities.append(decode(Capacity, value, headers))
+        elif kind == "batch":
+            self.batches.append((partition, decode(Batch, value, headers)))
         if on_delivery is None:
             return
-        if kind == self.unacknowledged_kind:
+        is_unavailable = topic == RESULTS.name and partition in self.unavailable
+        if kind == self.unacknowledged_kind or is_unavailable:
             self._unacknowledged.append(on_delivery)
         else:
             on_delivery(None)
 
+    async def send_and_wait(self, topic: str, value: bytes | None, **options: Any) -> None:
+        self.send(topic, value, **options)
+
+    def has_space(self, topic: str, partition: int) -> bool:
+        return not (self.is_full and self.is_unavailable(topic, partition))
+
+    def is_unavailable(self, topic: str, partition: int) -> bool:
+        return topic == RESULTS.name and partition in self.unavailable
+
     def acknowledge(self) -> None:
         """Acknowledge the records that were kept back."""
+        self.unavailable.clear()
         for on_delivery in self._unacknowledged:
             on_delivery(None)
         self._unacknowledged.clear()

@@ -9,6 +9,7 @@ from core.states import CloseReason
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution
+from gpu_consumers.bulk.waiting_batches import WaitingBatches
 from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness
 from gpu_consumers.class_workers import BulkWorker, OnlineWorker
 from gpu_consumers.engines.engine import Engine
@@ -38,6 +39,7 @@ from tests.unit.gpu_consumers.fakes import (
     run_loop,
 )
 from topics.clients.producer import RecordProducer
+from topics.records.codec import kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch, CallerHeartbeat, CallRef, Chunk, Item, JobControl, JobRef
 from topics.tail_readers.caller_liveness import CallerHeartbeatReader
@@ -114,6 +116,9 @@ class BulkReplica:
             capacity=self.capacity,
             execution=self.execution,
             quarantine=self.quarantine,
+            waiting=WaitingBatches(
+                producer=producer, consumer=cast(BatchConsumer, self.consumer), tasks=self.tasks
+            ),
             pool=PoolHealth([self.capacity], backoff_s_max=1),
             tasks=self.tasks,
             clock=clock,
@@ -139,7 +144,7 @@ class BulkReplica:
 def delivered_batch(
     batch: Batch, *, is_redelivered: bool = False, offset: int = 0
 ) -> DeliveredBatch:
-    record = ReceivedRecord(*PARTITION, offset, None, [], b"", 0)
+    record = ReceivedRecord(*PARTITION, offset, None, kind_headers(Batch), b"", 0)
     return DeliveredBatch(record, batch, 1, is_redelivered)
 
 

@@ -93,7 +93,7 @@ async def test_a_batch_ends_after_the_acknowledgement_of_its_early_outcomes(
     bulk.log.unacknowledged_kind = None
     bulk.engine.gate.set()
     await run_loop()
-    assert published(bulk) == [0]
+    assert published(bulk) == [0, 1, 2]
     assert bulk.consumer.offsets == []
     bulk.log.acknowledge()
     await until_true(lambda: bulk.consumer.offsets == [0])
