@@ -17,6 +17,10 @@ REQUEUED_ITEMS = Counter(
     "millrace_batcher_hand_back_total",
     "Items put back to the tail because they pinned an offset or crowded others out",
 )
+TAKEN_BACK_ITEMS = Counter(
+    "millrace_batcher_taken_back_total",
+    "Items queued again because the partition of their batch became unavailable",
+)
 ITEMS_DROPPED = Counter(
     "millrace_batcher_dropped_total", "Items not dispatched because they were over", ["reason"]
 )

@@ -120,7 +120,9 @@ class Batcher:
         identity = BatcherIdentity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
         client_id = identity.batcher_id
         linger_ms = 1000 * STICKY_S if job_class == "bulk" else 0
-        self._producer = RecordProducer(kafka, client_id=client_id, linger_ms=linger_ms)
+        self._producer = RecordProducer(
+            kafka, client_id=client_id, linger_ms=linger_ms, waits_for_partitions=True
+        )
         self._controls = JobControlReader(kafka, client_id=client_id, clock=clock)
         self._callers: CallerHeartbeatReader | None = None  # None: this class has no online calls
         if job_class == "interactive":
@@ -134,7 +136,12 @@ class Batcher:
         self._clock = DatabaseClock(clock, deps.read_database_time)
         self._app = build_app(kafka, settings, deps.datadir)
         self._stream = RequestStream(self._app, kafka, job_class, self)
-        self._ledger = CreditLedger(client_id, job_class, silence_s_max=settings.silence_s_max)
+        self._ledger = CreditLedger(
+            client_id,
+            job_class,
+            silence_s_max=settings.silence_s_max,
+            is_reachable=self._is_reachable,
+        )
         self._build_flow(identity, deps, admin)
 
     def _build_flow(self, identity: BatcherIdentity, deps: BatcherDeps, admin: TopicAdmin) -> None:
@@ -163,6 +170,7 @@ class Batcher:
             in_flight_bytes_max=settings.in_flight_bytes_max,
             on_settled=self.wake,
             on_failure=self.on_failure,
+            refund=self._ledger.refund,
         )
         self._dispatcher = Dispatcher(
             queues,
@@ -297,6 +305,9 @@ class Batcher:
         for capacity in capacities:
             self._ledger.record_capacity(capacity, now_s=now_s)
         self.wake()
+
+    def _is_reachable(self, capacity: Capacity) -> bool:
+        return self._sender.is_reachable(capacity)
 
     def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
         return send_unreadable(self._producer, record, on_delivery)

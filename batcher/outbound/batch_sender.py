@@ -4,17 +4,22 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.policy.credits import ReplicaCredit
 from batcher.policy.sticky_partitioner import StickyPartitioner
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from core.ids import new_uuid
-from topics.clients.producer import OnDelivery, RecordSender
+from topics.clients.offset_tracker import Partition
+from topics.clients.producer import OnDelivery, PartitionSender
 from topics.records.catalogue import batches_topic
-from topics.records.chunks import send_chunk
+from topics.records.chunks import requeue_chunk
 from topics.records.codec import Headers, encode, kind_headers
-from topics.records.records import Batch, Chunk
+from topics.records.records import Batch, Capacity, Chunk
+
+IN_FLIGHT_BYTES_MAX: Final = 48 * 1024 * 1024
+"""Unacknowledged bytes of all partitions: three quarters of the producer's queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,36 +30,93 @@ class BatcherIdentity:
     job_class: str
 
 
+@dataclass(slots=True, eq=False)
+class SentBatch:
+    """A batch that is not acknowledged."""
+
+    place: Partition  # of the topic of batches
+    sent_to: Capacity  # the replica whose credit it spent
+    chunks: Sequence[BufferedChunk]
+    byte_count: int
+    is_taken_back: bool = False  # its items were queued again
+
+    @property
+    def item_count(self) -> int:
+        """The items whose credit was spent."""
+        return sum(len(chunk.items) for chunk in self.chunks)
+
+
 class BatchSender:
     """Sends from the event loop and settles there when the broker has acknowledged.
 
     `is_full` keeps unacknowledged bytes below the capacity of the producer's own queue, so sending
-    never blocks the loop.
+    never blocks the loop. A batch avoids partitions that are unavailable. One that was sent to such
+    a partition before is taken back: its items may go elsewhere, and its record stays in the
+    producer, so they may be executed twice when the partition returns.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a callback for each event
         self,
-        producer: RecordSender,
+        producer: PartitionSender,
         acks: OrderedAcks,
         *,
         identity: BatcherIdentity,
         in_flight_bytes_max: int,
         on_settled: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        refund: Callable[[Capacity, int], None] = lambda _capacity, _count: None,
     ) -> None:
-        """`on_failure` ends the role: an unacknowledged record is read again after a restart."""
+        """`on_failure` ends the role: an unacknowledged record is read again after a restart.
+
+        `refund` returns the credit of items, or spends it when their number is negative.
+        """
         self._producer, self._acks = producer, acks
         self._identity = identity
         self._partitioner = StickyPartitioner(random.Random().randrange)
         self._in_flight_bytes_max = in_flight_bytes_max
-        self._on_settled, self._on_failure = on_settled, on_failure
+        self._on_settled, self._on_failure, self._refund = on_settled, on_failure, refund
         self._loop = asyncio.get_running_loop()
         self.in_flight_bytes = 0
+        self._sent: dict[Partition, set[SentBatch]] = {}  # not acknowledged
 
     @property
     def is_full(self) -> bool:
-        """Whether acknowledgements must arrive before more is sent."""
-        return self.in_flight_bytes >= self._in_flight_bytes_max
+        """Whether acknowledgements must arrive before more is sent.
+
+        Batches for partitions without space do not count, below a limit for all.
+        """
+        if self.in_flight_bytes < self._in_flight_bytes_max:
+            return False
+        if self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+            return True
+        waiting = sum(
+            batch.byte_count
+            for place, batches in self._sent.items()
+            if not self._producer.has_space(*place)
+            for batch in batches
+        )
+        return self.in_flight_bytes - waiting >= self._in_flight_bytes_max
+
+    def is_reachable(self, capacity: Capacity) -> bool:
+        """Return whether a partition of the replica is available."""
+        topic = batches_topic(capacity.pool, self._identity.job_class).name
+        return any(self._producer.has_space(topic, number) for number in capacity.partitions)
+
+    def take_back(self) -> list[BufferedChunk]:
+        """Return the chunks of batches whose partition is unavailable, and refund their credit.
+
+        They are dispatched again. A call is marked as redelivered: it may reach two replicas.
+        """
+        chunks: list[BufferedChunk] = []
+        for place, batches in self._sent.items():
+            if not batches or not self._producer.is_unavailable(*place):
+                continue
+            for batch in batches:
+                if not batch.is_taken_back:
+                    batch.is_taken_back = True
+                    self._refund(batch.sent_to, batch.item_count)
+                    chunks += [_unsent(c) for c in batch.chunks if not c.ticket.is_dropped]
+        return chunks
 
     def send_batch(
         self,
@@ -74,20 +136,28 @@ class BatchSender:
             epoch=capacity.epoch,
         )
         value = encode(batch)
+        topic = batches_topic(key.pool, self._identity.job_class).name
+        usable = [n for n in capacity.partitions if self._producer.has_space(topic, n)]
+        partition = self._partitioner.partition(usable or capacity.partitions, now_s=now_s)
+        sent = SentBatch((topic, partition), capacity, chunks, len(value))
+        self.in_flight_bytes += sent.byte_count
+        self._sent.setdefault(sent.place, set()).add(sent)
+
+        def on_delivery(failure: BaseException | None) -> None:  # in the producer's thread
+            self._loop.call_soon_threadsafe(self._on_batch_delivery, sent, failure)
+
         self._producer.send(
-            batches_topic(key.pool, self._identity.job_class).name,
+            topic,
             value,
-            partition=self._partitioner.partition(capacity.partitions, now_s=now_s),
+            partition=partition,
             key=capacity.replica_id.encode(),
             headers=batch_headers(key, chunks),
-            on_delivery=self._delivery(
-                [(chunk.ticket, len(chunk.items)) for chunk in chunks], len(value)
-            ),
+            on_delivery=on_delivery,
         )
 
     def requeue(self, chunk: BufferedChunk) -> None:
         """Append the rest of a chunk to the end of its topic; attempts are unchanged."""
-        send_chunk(
+        requeue_chunk(
             self._producer,
             chunk.to_record(),
             self._identity.job_class,
@@ -106,6 +176,17 @@ class BatchSender:
 
         return on_delivery
 
+    def _on_batch_delivery(self, sent: SentBatch, failure: BaseException | None) -> None:
+        self._sent[sent.place].discard(sent)
+        if sent.is_taken_back:
+            self._refund(sent.sent_to, -sent.item_count)
+        settles = (
+            []
+            if sent.is_taken_back
+            else [(chunk.ticket, len(chunk.items)) for chunk in sent.chunks]
+        )
+        self._on_delivery(settles, sent.byte_count, failure)
+
     def _on_delivery(
         self, settles: list[tuple[AckTicket, int]], byte_count: int, failure: BaseException | None
     ) -> None:
@@ -116,6 +197,12 @@ class BatchSender:
         for ticket, item_count in settles:
             self._acks.settle(ticket, item_count)
         self._on_settled()
+
+
+def _unsent(chunk: BufferedChunk) -> BufferedChunk:
+    """Return a chunk that left the queues as one that can be queued."""
+    redelivered = chunk.redelivered or chunk.job.call is not None
+    return BufferedChunk(chunk.job, chunk.items, chunk.ticket, redelivered=redelivered)
 
 
 def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk]:

@@ -78,6 +78,8 @@ class DemandPublisher:
 
     def publish(self, waiting: dict[str, int]) -> None:
         """Publish the waiting items by pool; pools with 0 learn that this batcher exists."""
+        if not self._producer.has_space(DEMAND.name, 0):
+            return  # a newer record will be sent
         self._waiting_pools = frozenset(pool for pool, count in waiting.items() if count)
         identity, now_s = self._identity, self._database_s() or 0.0
         self._producer.send(

@@ -4,6 +4,7 @@ A replica grants this batcher a cumulative number of items per epoch. A grant is
 epoch, when the replica reports itself unavailable, and after a silence; items sent still count.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from topics.records.records import Capacity
@@ -50,8 +51,19 @@ class ReplicaCredit:
 class CreditLedger:
     """The grants to one batcher, by replica."""
 
-    def __init__(self, batcher_id: str, job_class: str, *, silence_s_max: float) -> None:
-        """`batcher_id` is new at each start: a grant counts from the batcher's first item on."""
+    def __init__(
+        self,
+        batcher_id: str,
+        job_class: str,
+        *,
+        silence_s_max: float,
+        is_reachable: Callable[[Capacity], bool] = lambda _: True,
+    ) -> None:
+        """`batcher_id` is new at each start: a grant counts from the batcher's first item on.
+
+        `is_reachable` returns whether a partition of the replica is available.
+        """
+        self._is_reachable = is_reachable
         self._batcher_id = batcher_id
         self._job_class = job_class
         self._silence_s_max = silence_s_max
@@ -100,6 +112,7 @@ class CreditLedger:
             self._replicas[replica]
             for replica in self._candidates.get(pool, ())
             if self._free(self._replicas[replica], now_s)
+            and self._is_reachable(self._replicas[replica].capacity)
         ]
         return max(
             free, key=lambda one: (one.is_preferred(now_s), one.idle, one.free), default=None
@@ -110,6 +123,15 @@ class CreditLedger:
         known = self._replicas[replica_id]
         assert 0 < item_count <= self._free(known, now_s)
         self._replicas[replica_id] = replace(known, sent=known.sent + item_count)
+
+    def refund(self, sent_to: Capacity, item_count: int) -> None:
+        """Return the credit of items that did not reach the replica; a negative count spends it.
+
+        Items of an earlier epoch have no credit any more.
+        """
+        known = self._replicas.get(sent_to.replica_id)
+        if known is not None and known.capacity.epoch == sent_to.epoch:
+            self._replicas[sent_to.replica_id] = replace(known, sent=known.sent - item_count)
 
     def forget_silent_replicas(self, *, now_s: float) -> None:
         """Exclude silent replicas from `best`, and forget those that were silent for a day.

@@ -42,8 +42,9 @@ class QueueMaintenance:
     hold_limit_s: float
 
     def run_once(self) -> None:
-        """Drop obsolete items, update ranks, requeue old records, forget replicas and pools."""
+        """Drop obsolete items, queue unsent ones again, requeue old records, forget pools."""
         self.drop_obsolete()
+        self.queue_unsent()
         self.queues.update_ranks()
         self.requeue_old()
         self.ledger.forget_silent_replicas(now_s=self.clock.monotonic_s())
@@ -54,6 +55,12 @@ class QueueMaintenance:
         for chunk in self.queues.snapshot():
             if self.obsolete_items.settle_if_obsolete(chunk):
                 self.queues.remove(chunk)
+
+    def queue_unsent(self) -> None:
+        """Queue the items of batches whose partition is unavailable, for another partition."""
+        for chunk in self.sender.take_back():
+            self.queues.add(chunk, now_s=self.clock.monotonic_s())
+            metrics.TAKEN_BACK_ITEMS.inc(len(chunk.items))
 
     def requeue_old(self) -> None:
         """Append old records that pin or crowd out others to the end of their topic (ADR 17).

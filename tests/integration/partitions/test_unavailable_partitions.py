@@ -3,10 +3,17 @@
 Each test freezes the broker of one partition for longer than the delivery timeout.
 """
 
+import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from itertools import count, islice, takewhile
 from pathlib import Path
+from uuid import UUID
 
+from tests.integration.batcher import harness
+from tests.integration.batcher.harness import Bench, Replica
 from tests.integration.gpu_consumers.threaded_replica import (
     BATCHES,
     POOL,
@@ -19,8 +26,16 @@ from tests.integration.partitions.conftest import DEAD
 from tests.integration.partitions.log_records import read_partitions, wait_unavailable
 from tests.support.two_brokers import TwoBrokers
 from tests.support.until import until
-from topics.records.catalogue import RESULTS, SHARED_TOPICS, Topic, pool_topics
+from topics.records.catalogue import (
+    REQUESTS_BULK,
+    RESULTS,
+    SHARED_TOPICS,
+    Topic,
+    batches_topic,
+    pool_topics,
+)
 from topics.records.codec import decode
+from topics.records.partitioner import shuffle_shard
 from topics.records.records import Chunk, Outcomes
 from topics.settings import KafkaSettings
 
@@ -28,9 +43,11 @@ BATCH_COUNT = 160
 HEALTHY = [number for number in range(8) if number != DEAD]
 
 
-def create_topics(brokers: TwoBrokers, kafka: KafkaSettings, topic: Topic) -> None:
+def create_topics(
+    brokers: TwoBrokers, kafka: KafkaSettings, topic: Topic, pool: str = POOL
+) -> None:
     """Create all topics; one partition of `topic` is on the broker that a test freezes."""
-    topics = [*SHARED_TOPICS, *pool_topics(POOL)]
+    topics = [*SHARED_TOPICS, *pool_topics(pool)]
     brokers.create_topics(kafka, topics, {topic.name: {min(DEAD, topic.partition_count - 1)}})
 
 
@@ -70,3 +87,76 @@ def test_a_replica_publishes_the_outcomes_of_other_jobs(
     assert 0 < requeued <= BATCH_COUNT
     replica.close()
     assert replica.failure is None
+
+
+def dispatch_jobs(bench: Bench, replica: Replica, numbers: Iterable[int]) -> None:
+    """Send jobs of 300 items, one after the other, and wait until the replica has each."""
+    for number in numbers:
+        job = harness.job_ref(number)
+        bench.requests.send(job, 300)
+        until(partial(has_items, replica, harness.expected(job, 300)))
+
+
+def has_items(replica: Replica, wanted: Counter[tuple[UUID, int]]) -> bool:
+    return wanted.keys() <= replica.items().keys()
+
+
+def frozen_numbers(kafka: KafkaSettings, numbers: Iterable[int]) -> Iterator[int]:
+    """Yield numbers for twice the delivery timeout."""
+    end_s = time.monotonic() + 2 * kafka.delivery_timeout_s
+    return takewhile(lambda _: time.monotonic() < end_s, numbers)
+
+
+def batcher_settings(kafka: KafkaSettings) -> dict[str, object]:
+    return {
+        "MILLRACE_KAFKA_DELIVERY_TIMEOUT_S": kafka.delivery_timeout_s,
+        "MILLRACE_KAFKA_PARTITION_TIMEOUT_S": kafka.partition_timeout_s,
+    }
+
+
+def test_a_batcher_sends_items_to_other_partitions_of_a_pool(
+    brokers: TwoBrokers, kafka: KafkaSettings, closing: ExitStack, tmp_path: Path, database_url: str
+) -> None:
+    create_topics(brokers, kafka, batches_topic(harness.POOL, "bulk"), harness.POOL)
+    bench = Bench(kafka, database_url, tmp_path, closing)
+    replica = bench.start_replica()  # of partitions 1 and 3
+    batcher = bench.start_batcher(**batcher_settings(kafka))
+    closing.callback(brokers.thaw)
+    numbers = count(1)
+    dispatch_jobs(bench, replica, islice(numbers, 5))
+    sent_before = replica.items()
+    brokers.freeze()
+    dispatch_jobs(bench, replica, frozen_numbers(kafka, numbers))
+    assert set(replica.items().values()) == {1}
+    assert batcher.process.poll() is None
+
+    brokers.thaw()
+    until(lambda: bench.lag() == 0)
+    dispatch_jobs(bench, replica, islice(numbers, 2))
+    repeated = {item for item, times in replica.items().items() if times > 1}
+    assert len(repeated) <= replica.window
+    assert not repeated & sent_before.keys()
+    assert batcher.stop() == 0
+
+
+def test_a_batcher_reads_other_partitions_of_requests(
+    brokers: TwoBrokers, kafka: KafkaSettings, closing: ExitStack, tmp_path: Path, database_url: str
+) -> None:
+    create_topics(brokers, kafka, REQUESTS_BULK, harness.POOL)
+    bench = Bench(kafka, database_url, tmp_path, closing)
+    replica = bench.start_replica()
+    batcher = bench.start_batcher(**batcher_settings(kafka))
+    closing.callback(brokers.thaw)
+    shards = {n: shuffle_shard("m", UUID(int=n), 16) for n in range(1, 10_000)}
+    healthy = (number for number, shard in shards.items() if DEAD not in shard)
+    of_dead = [number for number, shard in shards.items() if DEAD in shard]
+    dispatch_jobs(bench, replica, [*islice(healthy, 3), *of_dead[:2]])
+    brokers.freeze()
+    dispatch_jobs(bench, replica, frozen_numbers(kafka, healthy))
+    assert batcher.process.poll() is None
+
+    brokers.thaw()
+    until(lambda: bench.lag() == 0)
+    dispatch_jobs(bench, replica, of_dead[2:4])
+    assert set(replica.items().values()) == {1}
+    assert batcher.stop() == 0
