@@ -1,4 +1,4 @@
-"""Hops through the log: `python -m benchmarks.children.kafka_echo SERVERS COUNT HOPS`.
+"""Hops through the log: `python -m benchmarks.children.kafka_echo DATA COUNT HOPS`.
 
 The process produces a record of 1 KB without linger and consumes it, one record at a time, as a
 single call meets an idle log. Reports `@result` with COUNT times from the first send to the last
@@ -9,13 +9,14 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 from benchmarks.children.line_child import die_with_parent, report_line
+from cli.admin.operator_connections import kafka_settings
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import Topic
 from topics.records.records import CallerHeartbeat
-from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 TOPIC = Topic(
@@ -34,9 +35,9 @@ _RECEIVE_S_MAX = 5.0
 _START_S_MAX = 30.0
 
 
-def main(servers: str, count: str, hops: str) -> None:
-    """Measure `count` times `hops` hops."""
-    settings = KafkaSettings(bootstrap_servers=servers)
+def main(data: str, count: str, hops: str) -> None:
+    """Measure `count` times `hops` hops on the broker of the stack in `data`."""
+    settings = kafka_settings(Path(data))
     TopicAdmin(settings).create([TOPIC])
     tail = TopicTailReader(settings, TOPIC, client_id=f"echo-{os.getpid()}")
     tail.seek_to_end(_START_S_MAX)

@@ -32,7 +32,6 @@ from benchmarks.stacks.services import running_server
 from benchmarks.stacks.stack import RunningStack, running_stack
 from benchmarks.statistics.intervals import interval
 from benchmarks.statistics.pairing import fact, is_peer_first, role_rows, run_repeatedly
-from cli.stack.data_folder import read_state
 
 LATENCY_MS = 5
 CLIENTS = (1, 8)
@@ -99,9 +98,7 @@ def _round(
 
 
 def _echo(setup: Setup, count: int) -> list[float]:
-    state = read_state(setup.work / "stack")
-    assert state is not None
-    arguments = [state.kafka_bootstrap_servers, str(count), str(HOPS)]
+    arguments = [str(setup.work / "stack"), str(count), str(HOPS)]
     s_max = READY_S_MAX + count * HOPS * 0.1
     hops: list[float] = run_child(
         "echo", "benchmarks.children.kafka_echo", arguments, setup.work / "logs", s_max

@@ -28,7 +28,7 @@ class Service:
 @contextmanager
 def running_kafka(folder: Path) -> Iterator[Service]:
     """Run a broker for a block."""
-    broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ))
+    broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ), is_open=True)
     broker.prepare()
     with running_child(broker.child(), folder / "logs") as supervisor:
         supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")

@@ -1,6 +1,7 @@
 """An installation for a drill: services, proxies and hosts, all removed at its end."""
 
 import contextlib
+import secrets
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -107,8 +108,11 @@ def run_installation(spec: InstallationSpec) -> Iterator[Installation]:
 
 def _add_proxies(installation: Installation, name: str) -> dict[str, str]:
     """Put proxies between a host and the services; return the host's environment."""
+    password = secrets.token_urlsafe()
     with installation.engine.begin() as connection:
-        connection.execute(sa.text(f"CREATE ROLE host_{name} SUPERUSER LOGIN"))
+        connection.execute(
+            sa.text(f"CREATE ROLE host_{name} SUPERUSER LOGIN PASSWORD '{password}'")
+        )
     nodes = installation.addresses.paths[name]
     for bound, advertised in nodes:
         installation.proxy.add(f"kafka-{name}", advertised, bound)
@@ -118,7 +122,7 @@ def _add_proxies(installation: Installation, name: str) -> dict[str, str]:
         "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": ",".join(
             f"{HOST}:{advertised}" for _, advertised in nodes
         ),
-        "MILLRACE_DATABASE_URL": f"postgresql://host_{name}@{HOST}:{port}/millrace",
+        "MILLRACE_DATABASE_URL": f"postgresql://host_{name}:{password}@{HOST}:{port}/millrace",
     }
 
 

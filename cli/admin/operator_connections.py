@@ -68,6 +68,7 @@ def _environment(data: Path | None) -> Mapping[str, str]:
         **os.environ,
         _DATABASE_URL: state.database_url,
         f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS": state.kafka_bootstrap_servers,
+        **state.kafka_credentials,
     }
 
 

@@ -3,6 +3,8 @@
 import fcntl
 import logging
 import os
+import re
+import secrets
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cli.stack.errors import DataFolderInUseError
+from cli.stack.errors import DataFolderInUseError, StackError
 from core.errors import SettingsError
 
 _LOG = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ _LOCK_PAUSE_S: Final = 0.05
 
 _PRIVATE: Final = ("kafka", "logs", "objects", "postgres")
 """Folders in a data folder with mode 0700."""
+
+_SECRET_BYTES: Final = 32
 
 _NAMES: Final = {*_PRIVATE, "key", "lost+found", "ports.json", "stack.json", "webhook-key"}
 """Allowed names in a data folder without a lock file: a copied or manually prepared folder."""
@@ -132,6 +136,21 @@ def write_private(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
+def saved_secret(path: Path) -> str:
+    """Return the random secret in `path`, created with mode 0600 if absent.
+
+    It consists of letters, digits, `-` and `_`, so it needs no escape in URLs, SQL and properties.
+    Raises StackError for a file with anything else.
+    """
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(_SECRET_BYTES).encode())
+    secret = path.read_text().strip()
+    if not re.fullmatch(r"[A-Za-z0-9_-]{16,}", secret):
+        raise StackError(f"{path} holds no secret of Millrace: remove it, and start again.")
+    path.chmod(0o600)
+    return secret
+
+
 def is_owned_folder(folder: Path) -> bool:
     """Whether this is a folder, not a link to one, that the effective user owns."""
     status = folder.lstat()
@@ -142,13 +161,14 @@ _NAME = "stack.json"
 
 
 class StackState(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of a stack's services. The database URL may contain a password."""
+    """The addresses of a stack's services, with the secrets that they ask for."""
 
     url: str  # of the API, without /v1
     kafka_bootstrap_servers: str
     database_url: str
     pools: list[str]
     metrics_ports: dict[str, int]  # role or replica name to its port on 127.0.0.1
+    kafka_credentials: dict[str, str] = {}  # variables; empty for an external broker
 
 
 def write_state(data: Path, state: StackState) -> None:

@@ -117,7 +117,8 @@ class EmbeddedStack:
             services = self._prepare_services()
         servers = services[0].bootstrap_servers if services else self._env[KAFKA]
         database_url = services[1].url if services else self._env[DATABASE]
-        env = shared_env(servers, database_url, data, self._env)
+        credentials = services[0].credentials if services else {}
+        env = {**shared_env(servers, database_url, data, self._env), **credentials}
         if services and _PROTOCOL not in self._env:
             env[_PROTOCOL] = "consumer"  # its session timeout is as short as the classic one
         self._start_replicas(env, ports)
@@ -137,6 +138,7 @@ class EmbeddedStack:
                 database_url=database_url,
                 pools=[model.pool for model in self._options.models],
                 metrics_ports={name: port for name, port in ports.items() if name != "api"},
+                kafka_credentials=credentials,
             ),
         )
         waits: dict[str, Callable[[], bool]] = {

@@ -71,7 +71,7 @@ def _run_broker(cache: Path, folder: Path, aot_cache: Path) -> None:
     process = spawn(child, folder)
     try:
         _wait_until(lambda: broker.is_ready() or process.has_ended(), READY_S_MAX)
-        _exchange_records(broker.bootstrap_servers)
+        _exchange_records(broker)
         process.send(signal.SIGTERM)
         _wait_until(process.has_ended, END_S_MAX)
     finally:
@@ -86,9 +86,9 @@ def _wait_until(is_true: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _exchange_records(servers: str) -> None:
+def _exchange_records(broker: EmbeddedKafka) -> None:
     """Create topics, write to one, and read it with a group of each protocol."""
-    kafka = KafkaSettings(bootstrap_servers=servers)
+    kafka = broker.client_settings
     TopicAdmin(kafka).wait_for_broker(WORK_S_MAX)
     TopicAdmin(kafka).create(SHARED_TOPICS)
     producer = RecordProducer(kafka, client_id="rehearsal", linger_ms=0)
@@ -99,12 +99,12 @@ def _exchange_records(servers: str) -> None:
     finally:
         producer.close()
     for protocol in ("classic", "consumer"):
-        _read(servers, protocol)
+        _read(kafka, protocol)
 
 
-def _read(servers: str, protocol: Literal["classic", "consumer"]) -> None:
+def _read(kafka: KafkaSettings, protocol: Literal["classic", "consumer"]) -> None:
     consumer = GroupConsumer(
-        KafkaSettings(bootstrap_servers=servers, group_protocol=protocol),
+        kafka.model_copy(update={"group_protocol": protocol}),
         group=f"rehearsal-{protocol}",
         topics=[RESULTS.name],
         client_id="rehearsal",

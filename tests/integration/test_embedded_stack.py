@@ -85,7 +85,7 @@ def running_server(server: EmbeddedPostgres, logs: Path) -> Iterator[Supervisor]
 
 
 def write_marks(stack: Stack) -> None:
-    servers = {"bootstrap.servers": stack.broker.bootstrap_servers}
+    servers = stack.broker.client_settings.client_options()
     admin = AdminClient(servers)
     admin.create_topics([NewTopic("marks", 1, 1)])["marks"].result(timeout=15)
     producer = Producer({**servers, "acks": "all"})
@@ -95,7 +95,8 @@ def write_marks(stack: Stack) -> None:
 
 
 def assert_marks(stack: Stack) -> None:
-    options = {"bootstrap.servers": stack.broker.bootstrap_servers, "group.id": uuid.uuid4().hex}
+    settings = stack.broker.client_settings.client_options()
+    options = {**settings, "group.id": uuid.uuid4().hex}
     consumer = Consumer(options)
     consumer.assign([TopicPartition("marks", 0, 0)])
     record = consumer.poll(15)

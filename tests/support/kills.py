@@ -8,7 +8,6 @@ from tests.support.stacks import Stack
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode_value, kind_of
 from topics.records.records import Outcomes
-from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 ITEM_COUNT = 5000
@@ -44,7 +43,7 @@ def kill_in_the_middle(stack: Stack, role: str, seed: int) -> Killed:
 def published_outcomes(stack: Stack, job_id: str) -> int:
     """Count the outcomes of a job on the log."""
     tail = TopicTailReader(
-        KafkaSettings(bootstrap_servers=stack.state.kafka_bootstrap_servers),
+        stack.kafka,
         RESULTS,
         client_id="test-results",
     )

@@ -19,6 +19,7 @@ from openai import OpenAI
 from cli.stack.data_folder import StackState, read_state
 from cli.stack.processes.role_children import KAFKA
 from tests.support.until import until_found
+from topics.settings import KafkaSettings
 
 READY_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -57,6 +58,14 @@ class Stack:
         state = read_state(self.data)
         assert state is not None
         return state
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """Return the settings of a client of its broker."""
+        state = self.state
+        return KafkaSettings.from_env(
+            {KAFKA: state.kafka_bootstrap_servers, **state.kafka_credentials}
+        )
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send one request with the stack's key."""

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from cli.stack.services.embedded_postgres import binaries
 from tests.support.stacks import Stack
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
-from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
@@ -40,7 +39,7 @@ def search(stack: Stack, *texts: bytes) -> list[Found]:
 
 def _search_topics(stack: Stack, pairs: list[tuple[bytes, Found]]) -> None:
     """Search value, key and headers of every record."""
-    kafka = KafkaSettings(bootstrap_servers=stack.state.kafka_bootstrap_servers)
+    kafka = stack.kafka
     of_pools = [topic for pool in stack.state.pools for topic in pool_topics(pool)]
     for topic in (*SHARED_TOPICS, *of_pools):
         tail = TopicTailReader(kafka, topic, client_id="test-search")

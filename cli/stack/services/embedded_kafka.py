@@ -1,4 +1,8 @@
-"""A Kafka broker (one KRaft node) as a child process on the loopback address."""
+"""A Kafka broker (one KRaft node) as a child process on the loopback address.
+
+Every connection, to the controller too, authenticates with the password of the data folder
+(SASL/PLAIN). See ADR 71.
+"""
 
 import base64
 import os
@@ -9,12 +13,13 @@ import uuid
 from importlib.metadata import version
 from pathlib import Path
 
+from cli.stack.data_folder import saved_secret, write_private
 from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
 from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
 from topics.records.catalogue import RETENTION_DAYS
-from topics.settings import HEARTBEATS_PER_SESSION
+from topics.settings import HEARTBEATS_PER_SESSION, KafkaSettings
 
 HEAP = "512m"
 FORMAT_TIMEOUT_S = 60.0
@@ -61,17 +66,29 @@ SESSION_TIMEOUT_S = 6.0
 """Session timeout of group members; the default of the clients."""
 
 
+USER = "millrace"
+"""The one user of the broker, who may do everything."""
+
+
 class EmbeddedKafka:
     """One broker on one data folder. The ports may differ from start to start."""
 
     def __init__(
-        self, data_dir: Path, cache_dir: Path, *, session_timeout_s: float = SESSION_TIMEOUT_S
+        self,
+        data_dir: Path,
+        cache_dir: Path,
+        *,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        is_open: bool = False,
     ) -> None:
-        """Keep the log below `data_dir` and the broker's jars below `cache_dir`.
+        """Keep log and password below `data_dir` and the broker's jars below `cache_dir`.
 
-        `session_timeout_s` applies to groups of the consumer protocol (KIP-848).
+        `session_timeout_s` applies to groups of the consumer protocol (KIP-848). A broker that
+        `is_open` asks for no password; tests and benchmarks use it.
         """
         self._session_timeout_s = session_timeout_s
+        self._is_open = is_open
+        self._password: str | None = None
         self._home = data_dir.absolute() / "kafka"
         self._cache_dir = cache_dir
         self._jars: Path | None = None
@@ -83,7 +100,9 @@ class EmbeddedKafka:
         Raises StackError when the log cannot be formatted, and the errors of `cached_jars`.
         """
         self._jars = cached_jars(self._cache_dir)
-        self._home.mkdir(parents=True, exist_ok=True)
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._is_open:
+            self._password = saved_secret(self._home / "password")
         ports = reserve_ports(self._home / "ports.json", ("broker", "controller"), random.Random())
         self._broker_port = ports["broker"]
         (self._home / "log4j2.properties").write_text(LOGGING)
@@ -92,8 +111,9 @@ class EmbeddedKafka:
             ports["broker"],
             ports["controller"],
             session_ms=int(self._session_timeout_s * 1000),
+            password=self._password,
         )
-        self._properties.write_text(properties)
+        write_private(self._properties, properties.encode())
         if not (self._home / LOG / "meta.properties").exists():
             self._format()
 
@@ -102,6 +122,25 @@ class EmbeddedKafka:
         """`host:port` for clients; call `prepare` first."""
         assert self._broker_port, "prepare() comes first"
         return f"{HOST}:{self._broker_port}"
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The variables with which clients authenticate; call `prepare` first."""
+        if self._password is None:
+            return {}
+        credentials = {
+            "SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+            "SASL_MECHANISM": "PLAIN",
+            "SASL_USERNAME": USER,
+            "SASL_PASSWORD": self._password,
+        }
+        return {f"{KafkaSettings.env_prefix}{name}": text for name, text in credentials.items()}
+
+    @property
+    def client_settings(self) -> KafkaSettings:
+        """The settings of a client; call `prepare` first."""
+        servers = f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS"
+        return KafkaSettings.from_env({servers: self.bootstrap_servers, **self.credentials})
 
     def child(self, *, java_options: tuple[str, ...] = ()) -> Child:
         """The broker process. After SIGTERM it exits with code 143."""
@@ -146,9 +185,14 @@ class EmbeddedKafka:
 
 
 def server_properties(
-    log_dir: Path, broker_port: int, controller_port: int, *, session_ms: int
+    log_dir: Path,
+    broker_port: int,
+    controller_port: int,
+    *,
+    session_ms: int,
+    password: str | None = None,
 ) -> str:
-    """Return the broker's configuration.
+    """Return the broker's configuration; without `password` it accepts every connection.
 
     Session timeouts and heartbeat intervals are short together: at the default heartbeat interval
     the controller would fence the broker repeatedly. Committed offsets outlive every record that a
@@ -156,7 +200,8 @@ def server_properties(
     member that joins within a second of another change, such as the replacement of a crashed
     member, would wait for its partitions.
     """
-    broker = f"PLAINTEXT://{HOST}:{broker_port}"
+    protocol = "PLAINTEXT" if password is None else "SASL_PLAINTEXT"
+    broker = f"{protocol}://{HOST}:{broker_port}"
     controller = f"{HOST}:{controller_port}"
     retention_days = RETENTION_DAYS + 7
     settings: dict[str, object] = {
@@ -166,8 +211,8 @@ def server_properties(
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{broker},CONTROLLER://{controller}",
         "advertised.listeners": broker,
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": f"CONTROLLER:{protocol},{protocol}:{protocol}",
+        "inter.broker.listener.name": protocol,
         "log.dirs": log_dir,
         "default.replication.factor": 1,
         "min.insync.replicas": 1,
@@ -196,7 +241,25 @@ def server_properties(
         "group.consumer.heartbeat.interval.ms": max(100, session_ms // HEARTBEATS_PER_SESSION),
         "group.consumer.assignment.interval.ms": 0,
     }
+    if password is not None:
+        settings |= _authentication(password, ("CONTROLLER", protocol))
     return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _authentication(password: str, listeners: tuple[str, ...]) -> dict[str, str]:
+    """Return the settings that let only connections with `password` in.
+
+    The broker is a client of its own listeners, with the same user.
+    """
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    jaas = f'{login} username="{USER}" password="{password}" user_{USER}="{password}";'
+    names = [f"listener.name.{name.lower()}.plain.sasl.jaas.config" for name in listeners]
+    return {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        **dict.fromkeys(names, jaas),
+    }
 
 
 def java_command(

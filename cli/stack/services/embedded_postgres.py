@@ -1,4 +1,7 @@
-"""A Postgres server as a child process that listens on a Unix socket only."""
+"""A Postgres server as a child process that listens on a Unix socket only.
+
+Sessions authenticate with the password of the data folder (SCRAM-SHA-256).
+"""
 
 import hashlib
 import importlib.util
@@ -7,11 +10,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from cli.stack.data_folder import is_owned_folder
+from cli.stack.data_folder import is_owned_folder, saved_secret, write_private
 from cli.stack.errors import StackError
 from cli.stack.processes.child import Child
 
@@ -21,8 +25,15 @@ READY_S_MAX = 60.0
 """Longest start; after kill -9 the server replays its write-ahead log first."""
 
 SOCKET_PATH_BYTES_MAX = 107
+_LOCK_POLL_S = 0.2
 _NOBODY = 65534  # the user that root is mapped to in the server's namespace
 _SOCKET_NAME = ".s.PGSQL.5432"
+
+AUTHENTICATION = """\
+# Written by Millrace at each start. {password}
+local all all scram-sha-256
+"""
+"""The server's pg_hba.conf. Its comment names the password that the cluster has, by a hash."""
 
 SETTINGS = {
     "listen_addresses": "",
@@ -42,30 +53,42 @@ class EmbeddedPostgres:
     """One Postgres cluster in one data folder, with one database."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Store the cluster below `data_dir`."""
+        """Store the cluster and its password below `data_dir`."""
         self._home = data_dir.absolute() / "postgres"
+        self._password = ""
         self._socket_dir = socket_dir(self._home)
         self._prefix: tuple[str, ...] = ()
 
     def prepare(self) -> None:
-        """Create the cluster and its database unless they exist.
+        """Create the cluster and its database unless they exist; set the password.
 
-        Raises StackError when initdb fails, or for root where user namespaces are not allowed.
+        Raises StackError when a program of Postgres fails, or for root where user namespaces are
+        not allowed.
         """
-        self._home.mkdir(parents=True, exist_ok=True)
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         _create_owned_folder(self._socket_dir)
         self._prefix = self._unprivileged_prefix()
+        self._password = saved_secret(self._password_file)
+        authentication = AUTHENTICATION.format(
+            password=hashlib.sha256(self._password.encode()).hexdigest()
+        ).encode()
         if not self._cluster.exists():
             self._create_cluster()
+        elif not _has_content(self._authentication_file, authentication):
+            self._set_password()  # the cluster of an earlier release, or the file was replaced
+        write_private(self._authentication_file, authentication)
 
     @property
     def url(self) -> str:
-        """The SQLAlchemy URL of the database."""
-        return f"postgresql+psycopg://postgres@/{DATABASE}?host={quote(str(self._socket_dir))}"
+        """The SQLAlchemy URL of the database, with the password; call `prepare` first."""
+        assert self._password, "prepare() comes first"
+        user = f"postgres:{self._password}"
+        return f"postgresql+psycopg://{user}@/{DATABASE}?host={quote(str(self._socket_dir))}"
 
     def child(self) -> Child:
         """The postmaster. SIGINT is its fast shutdown; SIGTERM would wait for every session."""
-        options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        settings = {**SETTINGS, "hba_file": str(self._authentication_file)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return Child(
             name="postgres",
             argv=self._command(
@@ -96,21 +119,47 @@ class EmbeddedPostgres:
     def _cluster(self) -> Path:
         return self._home / "cluster"
 
+    @property
+    def _password_file(self) -> Path:
+        return self._home / "password"
+
+    @property
+    def _authentication_file(self) -> Path:
+        """Not in the cluster, where earlier releases find their own: they start on it again."""
+        return self._home / "pg_hba.conf"
+
     def _create_cluster(self) -> None:
         """Create the cluster under another name and rename it, so that it is never incomplete."""
         partial = self._home / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
         self._run(
             "initdb",
-            *("-D", str(partial), "-U", "postgres", "--auth=trust"),
+            *("-D", str(partial), "-U", "postgres"),
+            *("--auth=scram-sha-256", f"--pwfile={self._password_file}"),
             *("--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"),
         )
         # In single-user mode: the database exists before a client can connect.
-        self._run(
-            *("postgres", "--single", "-D", str(partial), "postgres"),
-            stdin=f"CREATE DATABASE {DATABASE}\n",
-        )
+        self._run_statement(partial, f"CREATE DATABASE {DATABASE}")
         partial.rename(self._cluster)
+
+    def _set_password(self) -> None:
+        """Give the superuser the password. Waits for the server of a killed stack to end."""
+        deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
+        lock = self._cluster / "postmaster.pid"
+        while True:
+            self._remove_stale_locks()
+            if not lock.exists() or time.monotonic() > deadline_s:
+                break
+            time.sleep(_LOCK_POLL_S)
+        self._run_statement(self._cluster, f"ALTER ROLE postgres PASSWORD '{self._password}'")
+
+    def _run_statement(self, cluster: Path, statement: str) -> None:
+        """Run a statement in single-user mode; an error does not show it."""
+        self._run(
+            *("postgres", "--single", "-D", str(cluster)),
+            *("-c", "log_min_error_statement=panic", "postgres"),
+            stdin=f"{statement}\n",
+        )
 
     def _run(self, program: str, *arguments: str, stdin: str = "") -> None:
         result = subprocess.run(  # noqa: S603 (argv is ours)
@@ -184,6 +233,10 @@ def _create_owned_folder(folder: Path) -> None:
     if not is_owned_folder(folder):
         raise StackError(f"{folder} belongs to another user.")
     folder.chmod(0o700)
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    return path.exists() and path.read_bytes() == content
 
 
 def _is_postgres(pid: str) -> bool:

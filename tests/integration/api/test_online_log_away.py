@@ -25,7 +25,7 @@ def test_a_broker_restart(
     database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, CLIENT_LOG.name)  # one line for each refused connection
-    broker = stack_kafka.EmbeddedKafka(tmp_path / "log", cache_dir(os.environ))
+    broker = stack_kafka.EmbeddedKafka(tmp_path / "log", cache_dir(os.environ), is_open=True)
     broker.prepare()
     with running_child(broker.child(), tmp_path / "first") as first:
         first.wait_until(broker.is_ready, timeout_s=stack_kafka.READY_S_MAX, what="Kafka")

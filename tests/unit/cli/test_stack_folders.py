@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.admin.operator_connections import NoStackError, database_settings, kafka_settings
@@ -19,10 +20,11 @@ from cli.stack.data_folder import (
     lock_data_folder,
     read_state,
     remove_state,
+    saved_secret,
     write_private,
     write_state,
 )
-from cli.stack.errors import DataFolderInUseError
+from cli.stack.errors import DataFolderInUseError, StackError
 from cli.stack.jars import LOCK_FILE, read_lock
 from cli.stack.processes.ports import HOST, reserve_ports
 from cli.stack.services.embedded_kafka import server_properties
@@ -213,6 +215,37 @@ def test_services_of_a_running_stack_and_other_variables_apply(
     assert (kafka.bootstrap_servers, kafka.topic_prefix) == (STATE.kafka_bootstrap_servers, "zz.")
     assert database.url.get_secret_value() == STATE.database_url
     assert database.pool_size == 3
+
+
+def test_operator_commands_authenticate_as_the_running_stack_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "elsewhere:9092")
+    credentials = {
+        "MILLRACE_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "MILLRACE_KAFKA_SASL_MECHANISM": "PLAIN",
+        "MILLRACE_KAFKA_SASL_USERNAME": "millrace",
+        "MILLRACE_KAFKA_SASL_PASSWORD": "of-this-folder",
+    }
+    with lock_data_folder(tmp_path):
+        write_state(tmp_path, msgspec.structs.replace(STATE, kafka_credentials=credentials))
+        kafka = kafka_settings(tmp_path)
+
+    assert kafka.sasl_password is not None
+    assert kafka.sasl_password.get_secret_value() == "of-this-folder"
+
+
+def test_secret_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    assert saved_secret(first) == saved_secret(first) != saved_secret(second)
+
+    first.chmod(0o644)
+    saved_secret(first)
+    assert first.stat().st_mode & 0o777 == 0o600
+    first.write_text('short" or with syntax')
+    with pytest.raises(StackError, match="remove it"):
+        saved_secret(first)
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["no stack", "killed"])
