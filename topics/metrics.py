@@ -1,6 +1,6 @@
-"""Metrics of consumer groups and of the partitions that records are sent to."""
+"""Metrics of consumer groups, of records, and of the partitions that records are sent to."""
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 LAG = Gauge(
     "millrace_kafka_lag",
@@ -11,4 +11,9 @@ PARTITION_UNAVAILABLE_SECONDS = Gauge(
     "millrace_kafka_partition_unavailable_seconds",
     "How long records of this process wait for a partition that acknowledges none; else 0",
     ["topic", "partition"],
+)
+FOREIGN_OBJECTS = Counter(
+    "millrace_foreign_objects_total",
+    "Records that named a stored object of another job, which was not opened, by field",
+    ["field"],
 )

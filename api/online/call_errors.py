@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from api.http.errors import ApiError, unavailable
+from topics.records.object_keys import ForeignObjectError
 from topics.records.records import ReplyEnd
 
 DEADLINE: Final = "deadline_exceeded"
@@ -41,6 +42,16 @@ def stream_interrupted() -> ApiError:
     """Return the error of a call whose execution is lost."""
     return ApiError(
         502, "The answer was interrupted.", kind="server_error", code="stream_interrupted"
+    )
+
+
+def foreign_object() -> ApiError:
+    """Return the error of a call whose reply names an object of another call."""
+    return ApiError(
+        502,
+        "The answer names a stored object that is not its own.",
+        kind="server_error",
+        code=ForeignObjectError.code,
     )
 
 

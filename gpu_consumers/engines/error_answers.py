@@ -17,6 +17,7 @@ PERMANENT_CODES: Final = frozenset(
     {
         "answer_too_large",
         "body_unreadable",
+        "foreign_object",
         "input_missing",
         "item_crashes_engine",
         "item_out_of_memory",

@@ -19,10 +19,9 @@ from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer
 from gpu_consumers.engines.error_answers import is_transient
 from gpu_consumers.flow_control.capacity_publisher import PoolHealth
-from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
-from gpu_consumers.payloads.bodies import BODY_UNREADABLE, EncryptedBodies, load_body
+from gpu_consumers.payloads.bodies import EncryptedBodies, load_body, rejection
 from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore
@@ -89,7 +88,7 @@ class CallServer:
             return await asyncio.to_thread(load_body, self._objects, call.job, call.item)
         except MillraceError as failure:
             if failure.disposition is Disposition.REJECT:
-                return BODY_UNREADABLE if call.job.key_name else INPUT_MISSING
+                return rejection(failure, is_stored=not call.job.key_name)
             if failure.disposition is Disposition.CRASH:
                 raise
             raise PoolUnavailableError(failure.code) from None

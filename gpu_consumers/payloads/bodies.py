@@ -26,6 +26,11 @@ from gpu_consumers.inflight.online_call import OnlineCall
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
 from storage.objects.object_store import ObjectStore, read_object, write_object
+from topics.records.object_keys import (
+    ForeignObjectError,
+    require_own_data_key,
+    require_own_input,
+)
 from topics.records.records import Item, ItemOutcome, JobRef
 
 _LOG: Final = logging.getLogger(__name__)
@@ -38,6 +43,7 @@ BODY_UNREADABLE: Final = error_answer(
     "The body of this request cannot be decrypted: its key is deleted, or of another request.",
     code="body_unreadable",
 )
+FOREIGN_OBJECT: Final = error_answer(500, str(ForeignObjectError()), code=ForeignObjectError.code)
 
 _OUR_CODES: Final = PERMANENT_CODES | {
     "answer_missing",
@@ -70,8 +76,9 @@ _LINE = msgspec.json.Decoder(_Line)
 def load_body(objects: ObjectStore, job: JobRef, item: Item) -> bytes:
     """Return the body of an item that is a line (offset, length) of the validated input file.
 
-    Raises InputUnreadableError and the errors of the store.
+    Raises InputUnreadableError, ForeignObjectError and the errors of the store.
     """
+    require_own_input(job)
     line = read_object(objects, job.input_key, offset=item.offset, length=item.length)
     try:
         return bytes(_LINE.decode(line).body)
@@ -95,7 +102,8 @@ class EncryptedBodies:
     async def decrypt_item(self, job: JobRef, item: Item) -> bytes:
         """Return the body of an item that is encrypted or in the input file.
 
-        Raises InputUnreadableError and the errors of data keys, ciphers and the store.
+        Raises InputUnreadableError, ForeignObjectError and the errors of data keys, ciphers and
+        the store.
         """
         if item.length:
             return await asyncio.to_thread(load_body, self._objects, job, item)
@@ -105,12 +113,13 @@ class EncryptedBodies:
     async def decrypt_call(self, call: OnlineCall) -> bytes:
         """Return the body of a call that names a key, and set `call.cipher`.
 
-        Raises the errors of data keys, ciphers and the store.
+        Raises ForeignObjectError and the errors of data keys, ciphers and the store.
         """
         job, item = call.job, call.item
         call.cipher = await self._cipher(job)
         body = item.body
         if item.length:
+            require_own_input(job)
             body = await asyncio.to_thread(
                 read_object, self._objects, job.input_key, length=item.length
             )
@@ -126,14 +135,19 @@ class EncryptedBodies:
         """Return outcomes with encrypted bodies and without custom ids. Raises a store's errors.
 
         When the key is deleted, nobody could read an answer: the items fail with `key_gone`.
+        Under the key of another job, others could: the items fail with `foreign_object`.
         """
         try:
             cipher = await self._cipher(job)
         except DataKeyDestroyedError:
-            return [_without_answer(outcome) for outcome in outcomes]
+            message = "The key of this request's body is deleted."
+            return [_without_answer(one, DataKeyDestroyedError.code, message) for one in outcomes]
+        except ForeignObjectError as error:
+            return [_without_answer(one, error.code, str(error)) for one in outcomes]
         return [_encrypted(job, outcome, cipher) for outcome in outcomes]
 
     async def _cipher(self, job: JobRef) -> BodyCipher:
+        require_own_data_key(job)
         known = self._keys.cached(job.key_name)
         if known is not None:
             return known
@@ -151,15 +165,15 @@ def _encrypted(job: JobRef, outcome: ItemOutcome, cipher: BodyCipher) -> ItemOut
     return msgspec.structs.replace(outcome, custom_id=None, body=body, error_code=code)
 
 
-def _without_answer(outcome: ItemOutcome) -> ItemOutcome:
+def _without_answer(outcome: ItemOutcome, code: str, message: str) -> ItemOutcome:
     return msgspec.structs.replace(
         outcome,
         custom_id=None,
         outcome=Outcome.FAILED,
         status_code=0,
         body=b"",
-        error_code=DataKeyDestroyedError.code,
-        error_message="The key of this request's body is deleted.",
+        error_code=code,
+        error_message=message,
         retryable=False,
     )
 
@@ -188,7 +202,7 @@ class BatchBodies:
                     bodies[position] = await self._encrypted.decrypt_item(job, item)
                 except MillraceError as failure:
                     if _is_rejection(failure, run):
-                        reject(position, INPUT_MISSING if item.length else BODY_UNREADABLE)
+                        reject(position, rejection(failure, is_stored=item.length > 0))
         return bodies
 
     async def prepare_outcomes(
@@ -227,6 +241,13 @@ class BatchBodies:
                 raise
             return None
         return msgspec.structs.replace(outcome, body=b"", body_key=key)
+
+
+def rejection(failure: MillraceError, *, is_stored: bool) -> EngineAnswer:
+    """Return the answer to an item whose body cannot be read; `is_stored` as an object."""
+    if isinstance(failure, ForeignObjectError):
+        return FOREIGN_OBJECT
+    return INPUT_MISSING if is_stored else BODY_UNREADABLE
 
 
 def needs_store(job: JobRef, answer: EngineAnswer) -> bool:

@@ -10,12 +10,12 @@ from typing import Final
 from uuid import UUID
 
 from core.errors import RecordUnreadableError
-from core.object_names import answer_prefix
 from results.metrics import DEAD_LETTERS
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordSender
 from topics.records.codec import decode_value, kind_of
 from topics.records.dead_letter_copy import send_dead_letter
+from topics.records.object_keys import ForeignObjectError, require_own_answer
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import KINDS, CopiesDue, ItemOutcome, JobClose, JobRef, Outcomes
 
@@ -120,6 +120,14 @@ def read_entry(received: ReceivedRecord, producer: RecordSender) -> Entry:
     return Entry(partition, received.offset + 1, len(received.value or b""), record)
 
 
+def _require_own_answer(job: JobRef, key: str) -> None:
+    """Refuse a record whose owner would be served the object of another tenant."""
+    try:
+        require_own_answer(job.job_id, key)
+    except ForeignObjectError:
+        raise RecordUnreadableError("the record names an object of another job") from None
+
+
 def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
     """Decode the value. Raises RecordUnreadableError, SchemaTooNewError."""
     kind = kind_of(received.headers)
@@ -127,10 +135,9 @@ def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
         outcomes = decode_value(Outcomes, received.value)
         if not outcomes.items:
             raise RecordUnreadableError("the record holds no outcome")
-        own = answer_prefix(outcomes.job.job_id)
-        if any(item.body_key and not item.body_key.startswith(own) for item in outcomes.items):
-            # Its owner would be served the object of another tenant.
-            raise RecordUnreadableError("the record names an object of another job")
+        for item in outcomes.items:
+            if item.body_key:
+                _require_own_answer(outcomes.job, item.body_key)
         return outcomes
     if kind == KINDS[JobClose]:
         return decode_value(JobClose, received.value)

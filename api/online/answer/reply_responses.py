@@ -13,6 +13,7 @@ from api.online.call_errors import (
     LOCAL_FAILURES,
     QUEUE_TIMEOUT,
     deadline_exceeded,
+    foreign_object,
     is_cancelled_reply,
     job_cancelled,
     shutting_down,
@@ -24,6 +25,7 @@ from api.online.exchange import CompleteResponse, error_as_response
 from api.online.online_runtime import OnlineRuntime
 from api.online.send.call_keys import decrypt_body
 from storage.crypto.body_ciphers import BodyUnreadableError
+from topics.records.object_keys import ForeignObjectError, require_own_answer
 from topics.records.records import ReplyEnd
 
 RETRY_WITHIN_S: Final = 5.0
@@ -78,11 +80,16 @@ class ReplyResponses:
     async def fetch_body(self, call: OpenCall, end: ReplyEnd) -> bytes:
         """Return the body of a reply, from the object store when it does not fit a record.
 
-        Raises ApiError: 502 or 503 when the body is not available, 504 after the deadline.
+        Raises ApiError: 502 or 503 when the body is not available or of another call, 504 after
+        the deadline.
         """
         if end.body_key is None:
             return end.body
         online = self._online
+        try:
+            require_own_answer(call.job.job_id, end.body_key)
+        except ForeignObjectError:
+            raise foreign_object() from None
         async with call_deadline(self._admitted.planned, online.clock, wait_s=self._wait_s):
             body = await online.bodies.fetch(end.body_key)
         online.bodies.delete_later(end.body_key)  # the row of a durable call has its own copy

@@ -8,8 +8,8 @@ import pytest
 
 import api.online.durable.durable_calls
 import api.online.send.call_sender
+from gpu_consumers.payloads.bodies import store_body
 from storage.objects.errors import ObjectStoreUnavailableError
-from storage.objects.object_store import write_object
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.online_site import Online
 from tests.integration.api.pool import PlayedPool
@@ -61,8 +61,7 @@ def test_a_reply_that_cannot_be_fetched_is_available_later(
     online: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script(pool: PlayedPool, chunk: Chunk) -> None:
-        key = f"answers/{chunk.job.job_id.hex}"
-        write_object(online.site.objects, key, b'{"large":1}')
+        key = store_body(online.site.objects, chunk.job.job_id, b'{"large":1}')
         pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
 
     def refuse(*_: object) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from prometheus_client import REGISTRY
 
-from storage.objects.object_store import write_object
+from gpu_consumers.payloads.bodies import store_body
 from tests.integration.api.answers import file_id
 from tests.integration.api.online_site import ASK, ENDPOINT, OpenOnline
 from tests.integration.api.pool import PlayedPool, good_end
@@ -86,8 +86,8 @@ def test_an_unread_response_is_dropped_and_frees_its_slot(open_online: OpenOnlin
     online = open_online(slow_reader_s=0.3)
 
     def script(pool: PlayedPool, chunk: Chunk) -> None:
-        write_object(online.site.objects, "answers/large", b"x" * SIZE)
-        pool.reply(chunk, end=ReplyEnd(200, b"", body_key="answers/large"))
+        key = store_body(online.site.objects, chunk.job.job_id, b"x" * SIZE)
+        pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
 
     online.pool.script = script
     with connect(online.site) as connection:

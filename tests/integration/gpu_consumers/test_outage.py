@@ -133,9 +133,9 @@ def line(index: int) -> bytes:
 
 def add_job_and_file(engine: sa.Engine, replica: OutageReplica) -> tuple[JobRef, list[Item]]:
     lines = [line(index) for index in range(COUNT)]
-    replica.store("in", b"".join(lines))
+    replica.store("files/in", b"".join(lines))
     cursor = {"item_index": COUNT, "byte_offset": 1, "line_number": COUNT}
-    job_id = add_running_job(engine, COUNT, input_key="in", pool=POOL, cursor=cursor)
+    job_id = add_running_job(engine, COUNT, input_key="files/in", pool=POOL, cursor=cursor)
     with engine.begin() as connection:
         ref = open_jobs(connection, [job_id])[job_id].ref
         assert ref.day == job_day(job_row(connection, job_id).created_at)

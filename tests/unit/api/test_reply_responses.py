@@ -9,6 +9,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from starlette.types import Message
 
@@ -25,15 +26,18 @@ from api.online.settings import OnlineSettings
 from api.runtime import object_threads
 from core.clock import SystemClock
 from core.ids import new_uuid
+from core.object_names import answer_prefix
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectBlocks
 from tests.support.clock import ManualClock
 from tests.support.memory_objects import MemoryStore
 from tests.support.online_calls import call_job, new_exchange
+from topics.metrics import FOREIGN_OBJECTS
 from topics.records.records import JobRef, ReplyEnd
 
 ME, OTHER = new_uuid(), new_uuid()
-BODY_KEY = "answers/1"
+JOB = call_job()
+BODY_KEY = f"{answer_prefix(JOB.job_id)}1"
 BODY = b"x" * (LARGE_BYTES + 1)
 TIMEOUT_S, WAIT_S = 30.0, 20.0
 FAILURES = {
@@ -90,7 +94,7 @@ class AnsweredCall:
         self.response_limit = ResponseMemoryLimit(1 if failure == "memory" else 10 * len(BODY))
         timeout_s = 0.05 if failure == "hanging" else TIMEOUT_S
         self.exchange = new_exchange(self.send, tenant_id=ME, response_limit=self.response_limit)
-        job = call_job(tenant_id=ME, durable=key)
+        job = msgspec.structs.replace(call_job(tenant_id=ME, durable=key), job_id=JOB.job_id)
         online: Any = SimpleNamespace(
             settings=OnlineSettings(),
             clock=ManualClock(),
@@ -158,6 +162,18 @@ async def test_errors_advise_against_a_retry_unless_its_key_has_the_answer(
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_a_client_that_prefers_a_wait_gets_a_202(failure: str) -> None:
     assert await AnsweredCall(failure, wait_s=WAIT_S).answer() == 202
+
+
+async def test_the_object_of_another_call_is_neither_sent_nor_deleted() -> None:
+    call = AnsweredCall()
+    foreign = f"{answer_prefix(new_uuid())}1"
+    call.store.objects[foreign] = b"of another tenant"
+    call.call.end = ReplyEnd(200, b"", body_key=foreign)
+    counted = FOREIGN_OBJECTS.labels("body_key")._value.get()
+    refusal = await call.refusal()
+    assert (refusal.status, refusal.code) == (502, "foreign_object")
+    assert foreign in call.store.objects
+    assert FOREIGN_OBJECTS.labels("body_key")._value.get() == counted + 1
 
 
 async def test_a_preferred_wait_ends_while_the_store_hangs() -> None:

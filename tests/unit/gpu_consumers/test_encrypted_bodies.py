@@ -17,6 +17,7 @@ from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyCipher, BodyDirect
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
 from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
+from topics.metrics import FOREIGN_OBJECTS
 from topics.records.records import Batch, Chunk, ItemOutcome, JobRef
 
 BODY = b'{"prompt":"secret"}'
@@ -141,6 +142,25 @@ async def test_a_large_answer_is_encrypted_before_it_is_stored(store: MemoryStor
     assert b"secret" not in encrypted_outcome.body
 
 
+@pytest.mark.parametrize("key_name", [job_key_name(UUID(int=2)), "keys/calls/api-1-5", "files/1"])
+async def test_an_item_under_the_key_of_another_job_fails(
+    store: MemoryStore, key_name: str
+) -> None:
+    """Its answer would be readable for the owner of that key."""
+    batch = encrypted_batch(store, BODY)
+    store.objects[key_name] = store.objects[NAME]
+    job = msgspec.structs.replace(job_of(batch), key_name=key_name)
+    counted = FOREIGN_OBJECTS.labels("key_name")._value.get()
+    replica = await run(
+        msgspec.structs.replace(batch, parts=[Chunk(job, batch.parts[0].items)]), store
+    )
+    (outcome,) = replica.log.outcomes
+    assert replica.engine.executed == []
+    assert (outcome.outcome, outcome.body, outcome.retryable) == (Outcome.FAILED, b"", False)
+    assert outcome.error_code == "foreign_object"
+    assert FOREIGN_OBJECTS.labels("key_name")._value.get() > counted
+
+
 CALL_KEY = "keys/calls/api-1-5"
 
 
@@ -180,6 +200,17 @@ async def test_a_call_without_its_key_fails_before_the_engine(store: MemoryStore
     assert end.status_code == 500
     assert b"body_unreadable" in end.body
     assert (replica.engine.served, replica.finished_count) == (0, 1)
+
+
+async def test_a_call_under_the_key_of_a_job_fails_before_the_engine(store: MemoryStore) -> None:
+    replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
+    foreign = job_key_name(UUID(int=2))
+    store.objects[foreign] = store.objects[CALL_KEY]
+    job = msgspec.structs.replace(chunk.job, key_name=foreign)
+    await replica.complete(Chunk(job, chunk.items))
+    (end,) = replica.log.ends
+    assert (end.status_code, replica.engine.served) == (500, 0)
+    assert b"foreign_object" in end.body
 
 
 async def test_an_unavailable_store_requeues_an_encrypted_call_unchanged(
