@@ -3,6 +3,7 @@
 import typer
 
 from cli.admin.audit_commands import app as audit_log
+from cli.admin.database_commands import app as database
 from cli.admin.model_commands import app as models
 from cli.admin.recovery_commands import rebuild_jobs, recover_jobs
 from cli.admin.tenant_commands import app as tenants
@@ -43,6 +44,7 @@ for name, group in {"batch": batch, "jobs": jobs, "dlq": dlq, "webhooks": webhoo
 for name, group in (("audit", audit_log), ("keys", keys), ("tenants", tenants), ("models", models)):
     app.add_typer(group, name=name, no_args_is_help=True)
 app.add_typer(topics, name="topics", no_args_is_help=True)
+app.add_typer(database, name="database", no_args_is_help=True)
 
 
 def main() -> None:

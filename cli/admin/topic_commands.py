@@ -1,5 +1,10 @@
 """`millrace topics`: the catalogue of topics, and its comparison with a broker."""
 
+import os
+import shlex
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -8,7 +13,9 @@ from cli.admin.operator_connections import DataOption, kafka_settings, known_poo
 from cli.exits import ExitCode
 from cli.output import FormatOption, OutputFormat, write_output
 from topics.clients.admin import TopicAdmin
+from topics.records.access import Access, role_access
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
+from topics.settings import KafkaSettings
 
 BROKER_S_MAX = 15.0
 _ANY_POOL = "<pool>"
@@ -55,6 +62,44 @@ def check(pool: PoolOption = None, data: DataOption = None) -> None:
         typer.echo(difference)
     if drift:
         raise typer.Exit(ExitCode.FAILED)
+
+
+@app.command()
+def acls(
+    pool: PoolOption = None,
+    data: DataOption = None,
+    principal: Annotated[
+        str, typer.Option(help="The principal of a role; {role} is replaced by its name.")
+    ] = "User:millrace-{role}",
+) -> None:
+    """Print the commands that give each role the rights that it needs on the log, and no more.
+
+    Needs no broker. The output is a shell script; its arguments name the broker:
+    `sh acls.sh --bootstrap-server HOST:PORT --command-config admin.properties`.
+    The finaliser has no rights.
+    """
+    prefix = kafka_settings(data).topic_prefix if _names_broker(data) else _prefix_of_variables()
+    pools = sorted({*known_pools(data), *(pool or [])})
+    for line in acl_commands(role_access(pools), prefix=prefix, principal=principal):
+        typer.echo(line)
+
+
+def acl_commands(rights: Iterable[Access], *, prefix: str, principal: str) -> Iterator[str]:
+    """Yield one command of `kafka-acls.sh` for each role and resource."""
+    by_resource = groupby(rights, key=lambda one: (one.role, one.kind, one.name))
+    for (role, kind, name), its in by_resource:
+        operations = [part for one in its for part in ("--operation", one.operation)]
+        who = principal.replace("{role}", role)
+        arguments = ["--add", "--allow-principal", who, *operations, f"--{kind}", prefix + name]
+        yield f'kafka-acls.sh "$@" {shlex.join(arguments)}'
+
+
+def _names_broker(data: Path | None) -> bool:
+    return data is not None or f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS" in os.environ
+
+
+def _prefix_of_variables() -> str:
+    return os.environ.get(f"{KafkaSettings.env_prefix}TOPIC_PREFIX", "")
 
 
 def retention_text(topic: Topic) -> str:

@@ -186,7 +186,7 @@ DEAD_LETTERS = Topic(
     key="none; the job of dead items",
     partition_count=1,
     ordering="none",
-    written_by=("batcher", "gpu-consumer", "results-writer", "intake"),
+    written_by=("batcher", "gpu-consumer", "results-writer", "intake", "webhooks"),
     read_by=(),
     holds_bodies=True,
 )
@@ -217,7 +217,7 @@ def batches_topic(pool: str, job_class: str) -> Topic:
         partition_count=8,
         ordering="none",
         written_by=("batcher",),
-        read_by=("gpu-consumer",),
+        read_by=("gpu-consumer", "api"),  # the api shows which items are dispatched
         holds_bodies=True,
     )
 

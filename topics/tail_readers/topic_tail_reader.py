@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from topics.clients.client_factory import new_client
 from topics.clients.missing_topics import is_missing_topic_error
 from topics.errors import KafkaUnavailableError
+from topics.records.access import NO_GROUP
 from topics.records.catalogue import Topic
 from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
@@ -55,7 +56,7 @@ class TopicTailReader:
             settings.client_options()
             | {
                 "client.id": client_id,
-                "group.id": self._prefix + (group or client_id),  # required by the client
+                "group.id": self._prefix + (group or NO_GROUP),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,

@@ -1,0 +1,66 @@
+"""What each role may do on the log: rights on topics and consumer groups, as Kafka's ACLs.
+
+Derived from the catalogue. Producers are idempotent, which the right to write to a topic includes
+(KIP-679); none is transactional. The finaliser has no rights: it does not use the log.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from topics.records.catalogue import ATTEMPTS, JOB_CLASSES, SHARED_TOPICS, Topic, pool_topics
+
+ResourceKind = Literal["topic", "group"]
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "batcher": tuple(f"batcher-{job_class}" for job_class in JOB_CLASSES),
+    "results-writer": ("results-writer",),
+    "webhooks": ("webhooks",),
+}
+"""The groups that a role joins, without prefix; a gpu-consumer joins those of its pool."""
+
+NO_GROUP: Final = "no-group"
+"""The group name of clients that join none and commit nothing: their library requires a name."""
+
+_OBSERVED_BY: Final = ("api",)
+"""Roles that show which items of a pool are dispatched: they read its offsets."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Access:
+    """One right of a role. `name` is without prefix."""
+
+    role: str
+    kind: ResourceKind
+    name: str
+    operation: str  # of Kafka's ACLs
+
+
+def role_access(pools: Iterable[str]) -> list[Access]:
+    """Return all rights of all roles, sorted, each once."""
+    pools = list(pools)
+    topics = [*SHARED_TOPICS, *(topic for pool in pools for topic in pool_topics(pool))]
+    found = {access for topic in topics for access in _of_topic(topic)}
+    for role, groups in GROUPS.items():
+        found |= {Access(role, "group", group, "Read") for group in groups}
+    for pool in pools:
+        names = [gpu_group(pool, job_class) for job_class in JOB_CLASSES]
+        found |= {Access("gpu-consumer", "group", name, "Read") for name in names}
+        found |= {Access(role, "group", n, "Describe") for role in _OBSERVED_BY for n in names}
+        # A replica creates the topics of its pool when they are missing.
+        created = [ATTEMPTS, *pool_topics(pool)]
+        found |= {Access("gpu-consumer", "topic", topic.name, "Create") for topic in created}
+    found |= {Access(role, "group", NO_GROUP, "Describe") for role in {one.role for one in found}}
+    return sorted(found)
+
+
+def gpu_group(pool: str, job_class: str) -> str:
+    """Return the consumer group of a pool's replicas, without prefix."""
+    return f"gpu-{pool}-{job_class}"
+
+
+def _of_topic(topic: Topic) -> Iterable[Access]:
+    for role in topic.written_by:
+        yield Access(role, "topic", topic.name, "Write")
+    for role in topic.read_by:
+        yield Access(role, "topic", topic.name, "Read")
