@@ -17,7 +17,7 @@ from gpu_consumers import metrics
 from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.payloads.cache_salts import prefix_cache_salts
+from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build_replica
 from storage.objects.object_store import ObjectStore
@@ -81,7 +81,7 @@ async def run(
             kafka,
             engine,
             objects,
-            salts=prefix_cache_salts(engine_settings),
+            prepare_body=body_preparation(engine_settings),
             silence_s_max=silence_s_max,
         )
         with closing:

@@ -29,7 +29,7 @@ from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.payloads.bodies import BatchBodies
-from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
+from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
@@ -40,6 +40,7 @@ from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
 from topics.clients.consumer import GroupConsumer
 from topics.clients.producer import RecordProducer
+from topics.records.access import gpu_group
 from topics.records.catalogue import DEMAND, JOB_CLASSES, batches_topic
 from topics.records.records import CallerHeartbeat, JobControl
 from topics.settings import KafkaSettings
@@ -58,7 +59,7 @@ class _SharedDeps:
     settings: ReplicaSettings
     kafka: KafkaSettings
     engine: Engine
-    salts: PrefixCacheSalts | None
+    prepare_body: PrepareBody | None
     objects: ObjectStore
     replica_id: str
     clock: Clock
@@ -76,12 +77,12 @@ def build_replica(
     engine: Engine,
     objects: ObjectStore,
     *,
-    salts: PrefixCacheSalts | None = None,
+    prepare_body: PrepareBody | None = None,
     silence_s_max: float = math.inf,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
 
-    `salts` isolate the tenants in the prefix cache of the engine; None if it has none. The replica
+    `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
     fails when the engine runs bulk items and ends none of them for `silence_s_max`.
     """
     loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ def build_replica(
         settings=settings,
         kafka=kafka,
         engine=engine,
-        salts=salts,
+        prepare_body=prepare_body,
         objects=objects,
         replica_id=replica_id,
         clock=clock,
@@ -181,7 +182,7 @@ def _bulk_worker(
         engine=shared.engine,
         producer=shared.producer,
         bodies=BatchBodies(shared.objects, shared.clock),
-        salts=shared.salts,
+        prepare_body=shared.prepare_body,
         liveness=liveness,
         capacity=capacity,
         lock=lock,
@@ -230,7 +231,11 @@ def _online_worker(
     )
     execution = CallExecution(
         server=CallServer(
-            shared.engine, shared.objects, shared.pool, shared.clock, salts=shared.salts
+            shared.engine,
+            shared.objects,
+            shared.pool,
+            shared.clock,
+            prepare_body=shared.prepare_body,
         ),
         completion=CallCompletion(shared.producer, shared.objects, shared.pool),
         replies=replies,
@@ -259,7 +264,7 @@ def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
     def connect(on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> GroupConsumer:
         return GroupConsumer(
             shared.kafka,
-            group=f"gpu-{settings.pool}-{job_class}",
+            group=gpu_group(settings.pool, job_class),
             topics=[batches_topic(settings.pool, job_class).name],
             client_id=f"{shared.replica_id}-{job_class}",
             on_assign=on_assign,

@@ -30,7 +30,7 @@ from gpu_consumers.inflight.item_outcomes import (
 )
 from gpu_consumers.inflight.pending_sends import PendingSends
 from gpu_consumers.payloads.bodies import BatchBodies, needs_store
-from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
+from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from topics.clients.producer import RecordProducer
@@ -46,7 +46,7 @@ class BatchExecution:
     engine: Engine
     producer: RecordProducer
     bodies: BatchBodies
-    salts: PrefixCacheSalts | None  # None: the engine has no prefix cache to isolate
+    prepare_body: PrepareBody | None  # None: the engine gets bodies unchanged
     liveness: BatchLiveness
     capacity: CapacityPublisher
     lock: SharedExclusiveLock  # quarantined units take it exclusively
@@ -215,8 +215,8 @@ class BatchExecution:
 
         job = run.items[executed[0]][0]
         requests = list(bodies.values())
-        if self.salts is not None:
-            requests = [self.salts.add_salt(body, job.tenant_id) for body in requests]
+        if self.prepare_body is not None:
+            requests = [self.prepare_body(body, job) for body in requests]
         try:
             try:
                 await self.engine.execute(job.endpoint, requests, finished)

@@ -22,7 +22,7 @@ from gpu_consumers.flow_control.capacity_publisher import PoolHealth
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.payloads.bodies import EncryptedBodies, load_body, rejection
-from gpu_consumers.payloads.cache_salts import PrefixCacheSalts
+from gpu_consumers.payloads.engine_bodies import PrepareBody
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore
 
@@ -68,10 +68,10 @@ class CallServer:
         pool: PoolHealth,
         clock: Clock,
         *,
-        salts: PrefixCacheSalts | None,
+        prepare_body: PrepareBody | None,
     ) -> None:
-        """`salts` is None if the engine has no prefix cache to isolate."""
-        self._salts = salts
+        """`prepare_body` is None if the engine gets bodies unchanged."""
+        self._prepare_body = prepare_body
         self._engine, self._objects, self._pool, self._clock = engine, objects, pool, clock
         self._encrypted = EncryptedBodies(objects, clock)
 
@@ -96,8 +96,8 @@ class CallServer:
     async def serve_call(self, call: OnlineCall, body: bytes) -> EngineAnswer:
         """Return the engine's answer; cancelling aborts it. Raises what `Engine.serve` raises."""
         began_s = self._clock.monotonic_s()
-        if self._salts is not None:
-            body = self._salts.add_salt(body, call.job.tenant_id)
+        if self._prepare_body is not None:
+            body = self._prepare_body(body, call.job)
         try:
             emit = self._piece_sender(call) if call.is_stream else None
             answer = await self._engine.serve(call.job.endpoint, body, emit, call.meter)

@@ -1,5 +1,6 @@
-"""An engine behind any OpenAI-compatible HTTP server. Bodies are sent unchanged, byte for byte;
-only streaming bodies have usage requested.
+"""An engine behind any OpenAI-compatible HTTP server. Bodies are sent as they are given, byte for
+byte (`gpu_consumers.payloads.engine_bodies` prepares them); only streaming bodies have usage
+requested.
 
 The upstream's response to an item is the item's answer; an unreachable upstream is a pool failure
 and charges no item. A gateway's failure may be either: a probe of the upstream decides. Requests

@@ -211,6 +211,7 @@ class GatedEngine:
         self.is_unavailable = self.is_dead = self.is_full = False
         self.running = 0
         self.served = 0
+        self.served_bodies: list[bytes] = []
         self.answer = EngineAnswer(200, b"", input_tokens=3, output_tokens=2)
         self.piece = b"1"
 
@@ -225,6 +226,7 @@ class GatedEngine:
         if self.is_dead:
             raise EngineDeadError
         self.served += 1
+        self.served_bodies.append(body)
         self.running += 1
         try:
             if emit is not None:

@@ -97,7 +97,7 @@ class BulkReplica:
             engine=cast(Engine, self.engine),
             producer=producer,
             bodies=BatchBodies(cast(ObjectStore, objects), clock),
-            salts=None,
+            prepare_body=None,
             liveness=BatchLiveness(cast(JobControlReader, self.controls), self.time, clock),
             capacity=self.capacity,
             lock=lock,
@@ -225,7 +225,9 @@ class OnlineReplica:
         )
         replies = ReplyPublisher(self.log, "r1", loop)
         self.execution = CallExecution(
-            server=CallServer(cast(Engine, self.engine), store, self.pool, clock, salts=None),
+            server=CallServer(
+                cast(Engine, self.engine), store, self.pool, clock, prepare_body=None
+            ),
             completion=CallCompletion(producer, store, self.pool),
             replies=replies,
             permissions=RerunPermissions(replies.request_permission),

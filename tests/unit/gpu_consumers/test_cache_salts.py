@@ -73,7 +73,7 @@ def test_invalid_json_stays_invalid(body: bytes) -> None:
 
 
 async def test_the_items_of_a_batch_carry_the_salt_of_their_tenant(bulk: BulkReplica) -> None:
-    bulk.execution.salts = SALTS
+    bulk.execution.prepare_body = lambda body, job: SALTS.add_salt(body, job.tenant_id)
     batch = batch_of(b'{"a":1}', b"{}")
     bulk.start_batch(batch)
     await bulk.wait_ended()
