@@ -12,6 +12,7 @@ from api.http.uvicorn_server import http_server
 from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
+from core.body_limit_settings import BodyLimits
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
@@ -51,7 +52,7 @@ def serve(env: Mapping[str, str]) -> None:
 
     Raises SettingsError, and the failure that stopped the process.
     """
-    settings, database, online, kafka, objects, webhooks = read_all(
+    settings, database, online, kafka, objects, webhooks, body_limits = read_all(
         env,
         ApiSettings.from_env,
         DatabaseSettings.from_env,
@@ -59,6 +60,7 @@ def serve(env: Mapping[str, str]) -> None:
         KafkaSettings.from_env,
         object_store_from_env,
         WebhookSettings.from_env,
+        BodyLimits.from_env,
     )
     request_open_file_limit(open_files_max(settings, online))
     failures: list[MillraceError] = []
@@ -73,7 +75,7 @@ def serve(env: Mapping[str, str]) -> None:
         objects,
         database_threads=database.pool_size,
         clock=SystemClock(),
-        online_deps=OnlineDeps(online, kafka, stop_with),
+        online_deps=OnlineDeps(online, kafka, stop_with, body_limits),
         webhooks=webhooks,
     )
     # uvicorn handles the signals while it runs, and raises them again afterwards.

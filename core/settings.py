@@ -13,6 +13,7 @@ C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
 F = TypeVar("F")
+G = TypeVar("G")
 
 Environment: TypeAlias = Mapping[str, str]
 
@@ -67,9 +68,31 @@ def read_all(
     c: Callable[[Environment], C],
     d: Callable[[Environment], D],
     e: Callable[[Environment], E],
+    /,
+) -> tuple[A, B, C, D, E]: ...
+@overload
+def read_all(
+    env: Environment,
+    a: Callable[[Environment], A],
+    b: Callable[[Environment], B],
+    c: Callable[[Environment], C],
+    d: Callable[[Environment], D],
+    e: Callable[[Environment], E],
     f: Callable[[Environment], F],
     /,
 ) -> tuple[A, B, C, D, E, F]: ...
+@overload
+def read_all(
+    env: Environment,
+    a: Callable[[Environment], A],
+    b: Callable[[Environment], B],
+    c: Callable[[Environment], C],
+    d: Callable[[Environment], D],
+    e: Callable[[Environment], E],
+    f: Callable[[Environment], F],
+    g: Callable[[Environment], G],
+    /,
+) -> tuple[A, B, C, D, E, F, G]: ...
 def read_all(env: Environment, /, *readers: Callable[[Environment], object]) -> tuple[object, ...]:
     """Return the result of each reader, such as `KafkaSettings.from_env`, in order.
 

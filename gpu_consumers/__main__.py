@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import uvloop
 
+from core.body_limit_settings import BodyLimits
 from core.logs import configure_logs
 from core.metrics import serve_metrics
 from core.open_files import request_open_file_limit
@@ -41,12 +42,13 @@ def main() -> None:
 
 def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
     """Run the replica that `env` configures, on the event loop that suits its engine."""
-    settings, kafka, engine, objects = read_all(
+    settings, kafka, engine, objects, body_limits = read_all(
         env,
         ReplicaSettings.from_env,
         KafkaSettings.from_env,
         EngineSettings.from_env,
         object_store_from_env,
+        BodyLimits.from_env,
     )
     if settings.job_class == "bulk":  # no online calls, so no headroom
         engine = engine.model_copy(update={"interactive_headroom": 0})
@@ -54,7 +56,7 @@ def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
     # vLLM is tested with the loop of asyncio; other engines spend most of their CPU in the loop.
     loop_factory = None if engine.kind == "vllm" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(run(settings, kafka, engine, objects, stop))
+        runner.run(run(settings, kafka, engine, objects, body_limits, stop))
 
 
 async def run(
@@ -62,6 +64,7 @@ async def run(
     kafka: KafkaSettings,
     engine_settings: EngineSettings,
     objects: ObjectStore,
+    body_limits: BodyLimits,
     stop: threading.Event,
 ) -> None:
     """Start the engine, build a replica and run it until `stop`."""
@@ -82,6 +85,7 @@ async def run(
             engine,
             objects,
             prepare_body=body_preparation(engine_settings),
+            body_limits=body_limits,
             silence_s_max=silence_s_max,
         )
         with closing:

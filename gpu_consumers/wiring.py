@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.clock import Clock, DatabaseTime, SystemClock
 from core.ids import new_uuid
 from core.supervised_tasks import SupervisedTasks
@@ -60,6 +61,7 @@ class _SharedDeps:
     kafka: KafkaSettings
     engine: Engine
     prepare_body: PrepareBody | None
+    body_limits: BodyLimits
     objects: ObjectStore
     replica_id: str
     clock: Clock
@@ -71,13 +73,14 @@ class _SharedDeps:
     pool: PoolHealth
 
 
-def build_replica(
+def build_replica(  # noqa: PLR0913  one argument for each part of the process
     settings: ReplicaSettings,
     kafka: KafkaSettings,
     engine: Engine,
     objects: ObjectStore,
     *,
     prepare_body: PrepareBody | None = None,
+    body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
     silence_s_max: float = math.inf,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
@@ -122,6 +125,7 @@ def build_replica(
         kafka=kafka,
         engine=engine,
         prepare_body=prepare_body,
+        body_limits=body_limits,
         objects=objects,
         replica_id=replica_id,
         clock=clock,
@@ -181,7 +185,7 @@ def _bulk_worker(
     execution = BatchExecution(
         engine=shared.engine,
         producer=shared.producer,
-        bodies=BatchBodies(shared.objects, shared.clock),
+        bodies=BatchBodies(shared.objects, shared.clock, shared.body_limits),
         prepare_body=shared.prepare_body,
         liveness=liveness,
         capacity=capacity,
@@ -236,6 +240,7 @@ def _online_worker(
             shared.pool,
             shared.clock,
             prepare_body=shared.prepare_body,
+            limits=shared.body_limits,
         ),
         completion=CallCompletion(shared.producer, shared.objects, shared.pool),
         replies=replies,

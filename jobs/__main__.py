@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from core.body_limit_settings import BodyLimits
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.logs import configure_logs
@@ -27,6 +28,7 @@ from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.validator import LeasedValidation, Validator
+from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.notifications import NotificationListener
@@ -56,13 +58,7 @@ def main() -> int:
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Create the role from `env` and run it until `stop`. Raises the failure that stopped it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    settings, kafka, database, objects = read_all(
-        env,
-        IntakeSettings.from_env,
-        KafkaSettings.from_env,
-        DatabaseSettings.from_env,
-        object_store_from_env,
-    )
+    settings, kafka, database, objects, body_limits = _read_settings(env)
     holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     serve_metrics(settings)
@@ -81,7 +77,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         leased_jobs = LeasedJobs(engine, leases, clock)
-        validation = LeasedValidation(objects, leases, settings, stop)
+        validation = LeasedValidation(objects, leases, settings, stop, body_limits)
         validator = Validator(engine, validation, clock)
         intake = IntakeLoop(
             settings=settings,
@@ -104,6 +100,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             settings=settings,
             engine=engine,
             objects=objects,
+            body_limits=body_limits,
             holder=holder,
             leases=leases,
             capacities=capacities,
@@ -123,6 +120,19 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             with contextlib.suppress(*DATABASE_UNAVAILABLE):
                 leases.release_all()
                 append_leases.release_all()
+
+
+def _read_settings(
+    env: Mapping[str, str],
+) -> tuple[IntakeSettings, KafkaSettings, DatabaseSettings, ObjectStore, BodyLimits]:
+    return read_all(
+        env,
+        IntakeSettings.from_env,
+        KafkaSettings.from_env,
+        DatabaseSettings.from_env,
+        object_store_from_env,
+        BodyLimits.from_env,
+    )
 
 
 def _capacity_tail(kafka: KafkaSettings, holder: str) -> TopicTailReader:

@@ -7,6 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from core.body_limit_settings import BodyLimits
 from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.pool_capacity import PoolCapacities
@@ -41,6 +42,7 @@ class PeriodicDeps:
     settings: IntakeSettings
     engine: sa.Engine
     objects: ObjectStore
+    body_limits: BodyLimits
     holder: str  # names this process in its leases
     leases: ActiveLeases  # of the expansion
     capacities: PoolCapacities
@@ -76,7 +78,7 @@ def start_periodic_tasks(
     threads.start_periodic(settings.expiry_interval_s, "expiry", sweep)
     leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
-    validation = LeasedValidation(deps.objects, leases, settings, deps.stop)
+    validation = LeasedValidation(deps.objects, leases, settings, deps.stop, deps.body_limits)
     for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):
         queue = LeaseQueue(engine, leases, sa.and_(APPEND_DUE, size), clock)
         appends = AppendValidator(engine, queue, validation)

@@ -24,6 +24,8 @@ from api.http.request_bodies import (
 from api.online.calls import ParsedCall, ReceivedCall
 from api.online.exchange import Exchange
 from api.online.settings import OnlineSettings
+from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.body_limits import find_exceeded_limit
 from core.streaming import STREAMED_ENDPOINTS, StreamField, is_stream_requested
 from jobs.input.token_estimates import token_count
 
@@ -111,8 +113,10 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OWN_FIELDS: Final = ("timeout_ms", "queue_timeout_ms", "background")
 
 
-def parse_call(endpoint: str, body: bytes) -> ParsedCall:
+def parse_call(endpoint: str, body: bytes, limits: BodyLimits = DEFAULT_BODY_LIMITS) -> ParsedCall:
     """Return the call in `body`. Raises ApiError (400)."""
+    if exceeded := find_exceeded_limit(body, limits):
+        raise ApiError(400, exceeded.message, code="invalid_value", param=exceeded.param)
     try:
         body.decode()  # the decoder does not check the fields that it skips
         fields = (_STREAMED_FIELDS if endpoint in STREAMED_ENDPOINTS else _FIELDS).decode(body)

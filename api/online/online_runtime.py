@@ -25,6 +25,7 @@ from api.online.send.call_sender import CallSender, LargeBodies, LogHealth
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
+from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.clock import Clock
 from core.errors import MillraceError, RecordUnreadableError
 from core.futures import run_in_daemon_thread
@@ -64,6 +65,7 @@ class OnlineDeps:
     settings: OnlineSettings
     kafka: KafkaSettings
     on_failure: Callable[[MillraceError], None]  # from any thread: the process must stop
+    body_limits: BodyLimits = DEFAULT_BODY_LIMITS
 
 
 class OnlineRuntime:
@@ -72,6 +74,7 @@ class OnlineRuntime:
     def __init__(self, deps: OnlineDeps, services: Services, clock: Clock) -> None:
         settings = deps.settings
         self.settings, self.services, self.clock = settings, services, clock
+        self.body_limits = deps.body_limits
         self.caller_clock = CallerClock(clock)
         recordings = recording_memory_limit(settings.recordings_bytes_max)
         self.durable = DurableCalls(services, clock, recordings)

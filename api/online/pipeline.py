@@ -93,7 +93,8 @@ class CallPipeline:
             exchange.text(b"authorization"), exchange.text(b"x-api-key"), online.services
         )
         exchange.assign_tenant(principal.tenant_id)
-        parsed = parse_call(exchange.endpoint, await read_body(exchange, online.settings))
+        body = await read_body(exchange, online.settings)
+        parsed = parse_call(exchange.endpoint, body, online.body_limits)
         received = ReceivedCall(exchange, principal, parsed)
         received = with_default_wait(received, online.settings.waits_s)
         check_zero_retention(received)

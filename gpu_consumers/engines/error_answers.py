@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from core.body_limits import ExceededLimit
 from gpu_consumers.engines.engine import EngineAnswer
 
 TRANSIENT_STATUSES: Final = frozenset({408, 409, 425})
@@ -77,6 +78,11 @@ def error_answer(
         type_ = "server_error" if is_of_server else "invalid_request_error"
     error = {"message": message, "type": type_, "param": param, "code": code}
     return EngineAnswer(status_code, msgspec.json.encode({"error": error}))
+
+
+def body_limit_answer(exceeded: ExceededLimit) -> EngineAnswer:
+    """Return the answer to a body that exceeds a limit of what it may contain."""
+    return error_answer(400, exceeded.message, param=exceeded.param, code="invalid_value")
 
 
 def unknown_endpoint_answer(endpoint: str) -> EngineAnswer:

@@ -13,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.body_limits import find_exceeded_limit
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolUnavailableError
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer
-from gpu_consumers.engines.error_answers import is_transient
+from gpu_consumers.engines.error_answers import body_limit_answer, is_transient
 from gpu_consumers.flow_control.capacity_publisher import PoolHealth
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
@@ -69,17 +71,25 @@ class CallServer:
         clock: Clock,
         *,
         prepare_body: PrepareBody | None,
+        limits: BodyLimits = DEFAULT_BODY_LIMITS,
     ) -> None:
         """`prepare_body` is None if the engine gets bodies unchanged."""
-        self._prepare_body = prepare_body
+        self._prepare_body, self._limits = prepare_body, limits
         self._engine, self._objects, self._pool, self._clock = engine, objects, pool, clock
         self._encrypted = EncryptedBodies(objects, clock)
 
     async def load_body(self, call: OnlineCall) -> bytes | EngineAnswer:
-        """Return the request body, or the answer to a call whose stored body is unreadable.
+        """Return the request body, or the answer to a call whose body must not be executed.
 
-        Raises PoolUnavailableError for an unavailable object store, which is part of the pool.
+        Such a body is unreadable, or exceeds a limit. Raises PoolUnavailableError for an
+        unavailable object store, which is part of the pool.
         """
+        body = await self._load_body(call)
+        if isinstance(body, bytes) and (exceeded := find_exceeded_limit(body, self._limits)):
+            return body_limit_answer(exceeded)
+        return body
+
+    async def _load_body(self, call: OnlineCall) -> bytes | EngineAnswer:
         if not (call.item.length or call.job.key_name):
             return call.item.body
         try:

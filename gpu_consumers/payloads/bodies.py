@@ -13,13 +13,20 @@ from uuid import UUID
 
 import msgspec
 
+from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.body_limits import find_exceeded_limit
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.engines.error_answers import PERMANENT_CODES, error_answer, error_code_of
+from gpu_consumers.engines.error_answers import (
+    PERMANENT_CODES,
+    body_limit_answer,
+    error_answer,
+    error_code_of,
+)
 from gpu_consumers.inflight.batch_run import BatchRun
 from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
 from gpu_consumers.inflight.online_call import OnlineCall
@@ -181,17 +188,30 @@ def _without_answer(outcome: ItemOutcome, code: str, message: str) -> ItemOutcom
 class BatchBodies:
     """Loads the request bodies of batches and prepares their outcomes for the log."""
 
-    def __init__(self, objects: ObjectStore, clock: Clock) -> None:
-        self._objects = objects
+    def __init__(
+        self, objects: ObjectStore, clock: Clock, limits: BodyLimits = DEFAULT_BODY_LIMITS
+    ) -> None:
+        self._objects, self._limits = objects, limits
         self._encrypted = EncryptedBodies(objects, clock)
 
     async def load_bodies(
         self, run: BatchRun, positions: Sequence[int], reject: Callable[[int, EngineAnswer], None]
     ) -> dict[int, bytes]:
-        """Return request bodies by position; `reject` items whose stored body is unreadable.
+        """Return request bodies by position; `reject` items without a body that may be executed.
 
-        Items whose body the store cannot return now are left out.
+        Those are unreadable, or exceed a limit. Items whose body the store cannot return now are
+        left out.
         """
+        bodies = await self._load(run, positions, reject)
+        for position, body in [*bodies.items()]:
+            if exceeded := find_exceeded_limit(body, self._limits):
+                del bodies[position]
+                reject(position, body_limit_answer(exceeded))
+        return bodies
+
+    async def _load(
+        self, run: BatchRun, positions: Sequence[int], reject: Callable[[int, EngineAnswer], None]
+    ) -> dict[int, bytes]:
         bodies: dict[int, bytes] = {}
         for position in positions:
             job, item = run.items[position]

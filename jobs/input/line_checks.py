@@ -8,6 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from core.body_limit_settings import BodyLimits
+from core.body_limits import (
+    ExceededLimit,
+    find_exceeded_count,
+    find_exceeded_field,
+    has_few_values,
+)
 from core.limits import CUSTOM_ID_CHARS_MAX
 
 
@@ -59,7 +66,9 @@ that one process can read could fail in a later stage.
 
 _TOO_DEEP: Final = f"This line is nested deeper than {NESTING_MAX} levels."
 _SHALLOW_BYTES: Final = 2 * NESTING_MAX  # a shorter line cannot have more brackets
+_NO_JSON: Final = "This line is not parseable as valid JSON."
 _DECODE: Final = msgspec.json.Decoder().decode
+_SKIP: Final = msgspec.json.Decoder(msgspec.defstruct("_Line", [])).decode
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:
@@ -77,7 +86,7 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
     except msgspec.MsgspecError:
         if _has_lone_surrogate(line):
             return "This line has half of a surrogate pair, which is not valid text."
-        return "This line is not parseable as valid JSON."
+        return _NO_JSON
     if not isinstance(value, dict):
         return "This line is not a JSON object."
     if len(line) > _SHALLOW_BYTES and _is_too_deep(line, value):
@@ -161,6 +170,35 @@ def request_error(value: dict[str, Any], endpoint: str, line: int) -> LineError 
     if type(body) is not dict:
         return LineError(ErrorCode.INVALID_TYPE, "'body' must be a JSON object.", "body", line)
     return _text_error(body.get("model"), "body.model", line)
+
+
+def line_limit_error(line: bytes, limits: BodyLimits, number: int) -> LineError | None:
+    """Return the error of a line that holds too many values to decode it; None if it may be."""
+    exceeded = find_exceeded_count(line, limits)
+    if exceeded is None:
+        return None
+    try:
+        _SKIP(line)
+    except RecursionError:
+        return LineError(ErrorCode.INVALID_JSON_LINE, _TOO_DEEP, None, number)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return LineError(ErrorCode.INVALID_JSON_LINE, _NO_JSON, None, number)
+    return _limit_error(exceeded, number)
+
+
+def body_limit_error(
+    line: bytes, value: dict[str, Any], limits: BodyLimits, number: int
+) -> LineError | None:
+    """Return the error of a line whose body exceeds a limit; None if it exceeds none."""
+    if has_few_values(line):
+        return None
+    exceeded = find_exceeded_field(value["body"], limits)
+    return None if exceeded is None else _limit_error(exceeded, number)
+
+
+def _limit_error(exceeded: ExceededLimit, number: int) -> LineError:
+    param = "body" if exceeded.param is None else f"body.{exceeded.param}"
+    return LineError(ErrorCode.INVALID_VALUE, exceeded.message, param, number)
 
 
 def _text_error(found: object, param: str, line: int) -> LineError | None:

@@ -12,11 +12,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import (
     ErrorCode,
     LineError,
+    body_limit_error,
     custom_id_error,
+    line_limit_error,
     parse_line,
     request_error,
     valid_custom_id,
@@ -60,7 +63,7 @@ def rejected_file(error: LineError) -> ValidationResult:
     return ValidationResult(0, None, (error,), 1)
 
 
-def validate_file(
+def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     read_lines: ReadLines,
     *,
     endpoint: str,
@@ -68,6 +71,7 @@ def validate_file(
     line_bytes_max: int,
     find_model: FindModel,
     existing: ExistingItems | None = None,
+    body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
 ) -> ValidationResult:
     """Check every line of a file; stop early only at `items_max` items of its job.
 
@@ -92,6 +96,9 @@ def validate_file(
             message = f"This line has more than {line_bytes_max} bytes."
             findings.add(LineError(ErrorCode.LINE_TOO_LONG, message, None, number))
             continue
+        if error := line_limit_error(line, body_limits, number):
+            findings.add(error)
+            continue
         value = parse_line(line)
         if isinstance(value, str):
             findings.add(LineError(ErrorCode.INVALID_JSON_LINE, value, None, number))
@@ -102,6 +109,8 @@ def validate_file(
         else:
             hashes.append(hash(custom_id))  # keyed per process (PEP 456)
         error = request_error(value, endpoint, number)
+        if error is None:
+            error = body_limit_error(line, value, body_limits, number)
         if error is None and value["body"]["model"] != model.name:
             error = model.error(value["body"]["model"], number)
         if error:

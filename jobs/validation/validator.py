@@ -11,6 +11,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from core.states import JobState
@@ -151,6 +152,7 @@ class LeasedValidation:
     leases: ActiveLeases
     settings: IntakeSettings
     stop: threading.Event  # ends reading; another process then starts the validation anew
+    body_limits: BodyLimits = DEFAULT_BODY_LIMITS
 
     def run(self, lease: Lease, work: Callable[[Lease], None], crash_event: str) -> None:
         """Run `work` for one job: any failure sets only that job aside.
@@ -200,6 +202,7 @@ class LeasedValidation:
                 line_bytes_max=line_bytes_max,
                 find_model=find_model,
                 existing=existing,
+                body_limits=self.body_limits,
             )
         except ObjectNotFoundError:
             message = "The content of an input file is no longer stored."

@@ -5,6 +5,7 @@ import threading
 import pytest
 import sqlalchemy as sa
 
+from core.body_limit_settings import DEFAULT_BODY_LIMITS
 from core.clock import SystemClock
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.leasing.active_leases import ActiveLeases
@@ -68,6 +69,7 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         settings=IntakeSettings(),
         engine=site.engine,
         objects=site.objects,
+        body_limits=DEFAULT_BODY_LIMITS,
         holder="a",
         leases=ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60),
         capacities=PoolCapacities(clock),

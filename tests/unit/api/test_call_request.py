@@ -15,6 +15,7 @@ from api.online.call_request import (
     preferred_wait_s,
 )
 from api.online.calls import ReceivedCall
+from core.body_limit_settings import BodyLimits
 from core.ids import new_uuid
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
@@ -209,3 +210,19 @@ def test_a_body_must_arrive_at_its_rate(
 
     assert [rate.add(*chunk) for chunk in chunks] == is_enough
     assert rate.timeout_s() == timeout_s
+
+
+def test_a_body_of_too_many_messages_is_refused() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_call(CHAT, b'{"model":"m","messages":[%b{}]}' % (b"{}," * 100_000))
+
+    assert (refused.value.status, refused.value.code) == (400, "invalid_value")
+    assert refused.value.param == "messages"
+    assert "at most 30000" in refused.value.message
+
+
+def test_limits_of_bodies_are_settings() -> None:
+    body = b'{"model":"m","messages":[%b{}]}' % (b"{}," * 3_000)
+    assert parse_call(CHAT, body, BodyLimits(messages_max=4_000)).body is body
+    with pytest.raises(ApiError):
+        parse_call(CHAT, body)

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import pytest
 
+from core.body_limit_settings import BodyLimits
 from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import NESTING_MAX, ErrorCode, LineError
 from jobs.input.line_reader import input_lines
@@ -327,3 +328,21 @@ def test_an_item_needs_few_bytes_of_memory() -> None:
 
     peak(10)  # loads what validation imports when it is first used
     assert peak(10_000) < 10_000 * 32
+
+
+def test_a_line_with_a_body_beyond_the_limits_is_named() -> None:
+    hostile = with_input(json.dumps(["a"] * 3_000).encode())
+    error = only_error(validated(line("first"), hostile))
+    assert (error.code, error.line, error.param) == (ErrorCode.INVALID_VALUE, 2, "body.input")
+    assert error.message == "'input' must have at most 2048 elements."
+    assert not validated(hostile, body_limits=BodyLimits(inputs_max=3_000)).error_count
+
+
+def test_a_line_of_too_many_values_is_not_decoded() -> None:
+    hostile = with_input(b"[%b{}]" % (b"{}," * 100_000))
+    tracemalloc.start()
+    error = only_error(validated(hostile))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (error.code, error.line, error.param) == (ErrorCode.INVALID_VALUE, 1, "body.input")
+    assert peak < 5_000_000

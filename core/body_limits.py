@@ -1,0 +1,264 @@
+"""Limits of what one request body contains, checked before anything validates it.
+
+A body of a few hundred kilobytes can hold a hundred thousand messages. Building them as objects of
+a request model takes seconds, in which its process serves nobody else. A body within the limits is
+validated in milliseconds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from core.body_limit_settings import BodyLimits
+
+NESTING_MAX: Final = 127
+"""Levels of objects and lists in a body, the body included; a line of a file adds one."""
+
+ELEMENTS_MAX: Final = 2_048
+"""Elements of each list and fields of each object; a list of tokens may have more."""
+
+CONTAINERS_MAX: Final = 30_000
+"""Objects and lists in a body."""
+
+STOP_STRINGS_MAX: Final = 64
+BAD_WORDS_MAX: Final = 256
+CHOICES_MAX: Final = 512
+"""Answers to choose from, in `structured_outputs`."""
+
+SCHEMA_NESTING_MAX: Final = 64
+"""Levels of objects and lists in one field with schemas; ten levels of properties need 30."""
+
+SCHEMA_CONTAINERS_MAX: Final = 5_000
+"""Objects and lists in one field with schemas."""
+
+STOP_CHARS_MAX: Final = 4_096
+"""Characters of all stop strings, and of all bad words: vLLM searches the output for them."""
+
+GRAMMAR_CHARS_MAX: Final = 32_768
+"""Characters of a grammar, of a schema as text, and of each text in a schema."""
+
+PATTERN_CHARS_MAX: Final = 4_096
+"""Characters of a regular expression."""
+
+_SCHEMA_FIELDS: Final = frozenset(
+    {
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "response_format",
+        "structured_outputs",
+        "tools",
+    }
+)
+_PATTERN_FIELDS: Final = ("pattern", "regex")
+_STOP_FIELDS: Final = ("bad_words", "stop")
+_INPUT_FIELDS: Final = (
+    "data_1",
+    "data_2",
+    "documents",
+    "input",
+    "items",
+    "queries",
+    "text_1",
+    "text_2",
+)
+
+_PLAIN_SIGNS: Final = 64  # no limit of a count or of nesting is lower
+_PLAIN_BYTES: Final = STOP_CHARS_MAX  # no limit of a text is lower
+_SLICE_BYTES: Final = 65_536
+_INTEGERS: Final = frozenset({int})
+_NUMBERS_FIELDS: Final = frozenset({"allowed_token_ids", "input", "prompt"})
+_DECODE: Final = msgspec.json.Decoder().decode
+
+
+_Fields = msgspec.defstruct(
+    "_Fields",
+    [
+        (name, msgspec.Raw, msgspec.Raw())
+        for name in ("messages", "prompt", "query", *_INPUT_FIELDS, *sorted(_SCHEMA_FIELDS))
+    ],
+)
+_LINE: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(
+    msgspec.defstruct("_Line", [("body", _Fields | None, None)], bases=(_Fields,))
+)
+"""The fields of a body, or of the body in a line, that may be large."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceededLimit:
+    """A limit that a body exceeds; the message never quotes the body."""
+
+    message: str
+    param: str | None = None  # the field, or None for the body as a whole
+
+
+def find_exceeded_limit(text: bytes, limits: BodyLimits) -> ExceededLimit | None:
+    """Return the first limit that the JSON object `text` exceeds; None if it exceeds none.
+
+    What is no JSON object exceeds nothing: its reader refuses it. Takes 1 µs for a body of 1 KiB,
+    and decodes a larger one only once its values are counted.
+    """
+    if has_few_values(text):
+        return None
+    if exceeded := find_exceeded_count(text, limits):
+        return exceeded
+    try:
+        body = _DECODE(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return find_exceeded_field(body, limits) if type(body) is dict else None
+
+
+def has_few_values(text: bytes) -> bool:
+    """Return whether a body is so small and plain that it cannot exceed a limit."""
+    return len(text) <= _PLAIN_BYTES and _sign_count(text) <= _PLAIN_SIGNS
+
+
+def find_exceeded_count(text: bytes, limits: BodyLimits) -> ExceededLimit | None:
+    """Check the number of values in a body, or a line with one, without memory for them."""
+    if _sign_count(text) <= min(CONTAINERS_MAX, limits.values_max):
+        return None  # whatever of it is inside texts
+    containers = separators = 0
+    for part in _outside_texts(text):
+        opened = part.count(b"[") + part.count(b"{")
+        containers += opened
+        separators += part.count(b",")
+    if containers > CONTAINERS_MAX:
+        return _of_largest_field(text, f"must have at most {CONTAINERS_MAX} objects and lists.")
+    if containers + separators > limits.values_max:
+        return _of_largest_field(text, f"must have at most {limits.values_max} values.")
+    return None
+
+
+def _of_largest_field(text: bytes, rule: str) -> ExceededLimit:
+    """Return an exceeded limit, with the field that fills most of the body or line."""
+    try:
+        line = _LINE.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ExceededLimit(f"The request body {rule}")
+    fields = msgspec.structs.asdict(line if line.body is None else line.body)
+    fields.pop("body", None)
+    largest = max(fields, key=lambda name: len(fields[name]))
+    if 2 * len(fields[largest]) < len(text):
+        return ExceededLimit(f"The request body {rule}")
+    return ExceededLimit(f"'{largest}' {rule}", largest)
+
+
+def _sign_count(text: bytes) -> int:
+    """Return an upper bound of the values in `text`: each follows a comma or an opening bracket.
+
+    Counts bytes by the length that their removal takes: in one pass.
+    """
+    return len(text) - len(text.translate(None, b",[{"))
+
+
+def _outside_texts(text: bytes) -> Iterator[bytes]:
+    """Yield what is outside of the strings of a JSON text, in parts."""
+    plain = text.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in text else text
+    is_inside = 0
+    for start in range(0, len(plain), _SLICE_BYTES):
+        parts = plain[start : start + _SLICE_BYTES].split(b'"')
+        yield b"".join(parts[is_inside::2])
+        is_inside = (is_inside + len(parts) - 1) % 2
+
+
+def find_exceeded_field(body: Mapping[str, Any], limits: BodyLimits) -> ExceededLimit | None:
+    """Return the first limit that a decoded body exceeds; None if it exceeds none."""
+    if len(body) > ELEMENTS_MAX:
+        return ExceededLimit(f"The request body must have at most {ELEMENTS_MAX} fields.")
+    for name, value in body.items():
+        if (message := _broken_rule(name, value, limits)) is not None:
+            return ExceededLimit(f"'{name}' must have at most {message}.", name)
+    return None
+
+
+def _broken_rule(name: str, value: Any, limits: BodyLimits) -> str | None:
+    """Return the rule that a field of a body breaks, as the end of a sentence."""
+    is_schema = name in _SCHEMA_FIELDS
+    if type(value) is list:
+        count_max = _elements_max(name, limits)
+        if name in _NUMBERS_FIELDS:
+            value = [element for element in value if type(element) is not int]
+        if len(value) > count_max:
+            return f"{count_max} elements"
+        if name in _STOP_FIELDS and sum(map(_char_count, value)) > STOP_CHARS_MAX:
+            return f"{STOP_CHARS_MAX} characters in all"
+        level = _containers(value)
+    elif name in _STOP_FIELDS and _char_count(value) > STOP_CHARS_MAX:
+        return f"{STOP_CHARS_MAX} characters"
+    elif is_schema:
+        level = [{name.removeprefix("guided_"): value}]
+    else:
+        level = [value] if type(value) is dict else []
+    if name in _NUMBERS_FIELDS:
+        level = [
+            one for one in level if type(one) is dict or not _INTEGERS.issuperset(map(type, one))
+        ]
+    nesting_max = SCHEMA_NESTING_MAX if is_schema else NESTING_MAX - 1
+    is_inside = type(value) is list  # its elements are one level deeper
+    return _broken_shape(level, nesting_max - is_inside, is_schema=is_schema)
+
+
+def _elements_max(name: str, limits: BodyLimits) -> int:
+    """Return the limit of a list that is a field of the body."""
+    if name == "messages":
+        return limits.messages_max
+    if name in _INPUT_FIELDS:
+        return limits.inputs_max
+    own = {
+        "bad_words": BAD_WORDS_MAX,
+        "guided_choice": CHOICES_MAX,
+        "stop": STOP_STRINGS_MAX,
+        "tools": limits.tools_max,
+    }
+    return own.get(name, ELEMENTS_MAX)
+
+
+def _broken_shape(level: list[Any], nesting_max: int, *, is_schema: bool) -> str | None:
+    """Check the objects and lists in `level` and in them, level by level."""
+    count = 0
+    for _ in range(nesting_max):
+        count += len(level)
+        if is_schema and count > SCHEMA_CONTAINERS_MAX:
+            return f"{SCHEMA_CONTAINERS_MAX} objects and lists"
+        for value in level:
+            if len(value) > ELEMENTS_MAX:
+                return f"{ELEMENTS_MAX} elements in each list and object"
+            if is_schema and type(value) is dict and (broken := _broken_text(value)):
+                return broken
+        level = _containers(chain.from_iterable(map(_elements, level)))
+        if not level:
+            return None
+    return f"{nesting_max} levels of objects and lists"
+
+
+def _broken_text(value: dict[str, Any]) -> str | None:
+    """Check the texts of one object in a field with schemas."""
+    for name, text in value.items():
+        chars_max = PATTERN_CHARS_MAX if name in _PATTERN_FIELDS else GRAMMAR_CHARS_MAX
+        if _char_count(text) > chars_max:
+            return (
+                f"{chars_max} characters in each {'pattern' if name in _PATTERN_FIELDS else 'text'}"
+            )
+        if name == "choice" and type(text) is list:
+            if len(text) > CHOICES_MAX:
+                return f"{CHOICES_MAX} choices"
+            if any(_char_count(choice) > PATTERN_CHARS_MAX for choice in text):
+                return f"{PATTERN_CHARS_MAX} characters in each choice"
+    return None
+
+
+def _char_count(value: object) -> int:
+    return len(value) if type(value) is str else 0
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    return value.values() if type(value) is dict else value
+
+
+def _containers(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if type(value) is dict or type(value) is list]
