@@ -90,7 +90,8 @@ def acl_commands(rights: Iterable[Access], *, prefix: str, principal: str) -> It
     for (role, kind, name), its in by_resource:
         operations = [part for one in its for part in ("--operation", one.operation)]
         who = principal.replace("{role}", role)
-        arguments = ["--add", "--allow-principal", who, *operations, f"--{kind}", prefix + name]
+        resource = [] if kind == "cluster" else [prefix + name]
+        arguments = ["--add", "--allow-principal", who, *operations, f"--{kind}", *resource]
         yield f'kafka-acls.sh "$@" {shlex.join(arguments)}'
 
 

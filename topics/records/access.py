@@ -10,7 +10,10 @@ from typing import Final, Literal
 
 from topics.records.catalogue import ATTEMPTS, JOB_CLASSES, SHARED_TOPICS, Topic, pool_topics
 
-ResourceKind = Literal["topic", "group"]
+ResourceKind = Literal["topic", "group", "cluster"]
+
+CLUSTER: Final = "kafka-cluster"
+"""Kafka's name of the cluster as a resource."""
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "batcher": tuple(f"batcher-{job_class}" for job_class in JOB_CLASSES),
@@ -22,6 +25,9 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 NO_GROUP: Final = "no-group"
 """The group name of clients that join none and commit nothing: their library requires a name."""
 
+_CHECKED: Final = "DescribeConfigs"
+"""The right to compare configurations at the start of a role (ADR 73)."""
+
 _OBSERVED_BY: Final = ("api",)
 """Roles that show which items of a pool are dispatched: they read its offsets."""
 
@@ -32,7 +38,7 @@ class Access:
 
     role: str
     kind: ResourceKind
-    name: str
+    name: str  # `CLUSTER` for the cluster
     operation: str  # of Kafka's ACLs
 
 
@@ -50,7 +56,9 @@ def role_access(pools: Iterable[str]) -> list[Access]:
         # A replica creates the topics of its pool when they are missing.
         created = [ATTEMPTS, *pool_topics(pool)]
         found |= {Access("gpu-consumer", "topic", topic.name, "Create") for topic in created}
-    found |= {Access(role, "group", NO_GROUP, "Describe") for role in {one.role for one in found}}
+    for role in {one.role for one in found}:
+        found.add(Access(role, "group", NO_GROUP, "Describe"))
+        found.add(Access(role, "cluster", CLUSTER, _CHECKED))
     return sorted(found)
 
 
@@ -64,3 +72,5 @@ def _of_topic(topic: Topic) -> Iterable[Access]:
         yield Access(role, "topic", topic.name, "Write")
     for role in topic.read_by:
         yield Access(role, "topic", topic.name, "Read")
+    for role in {*topic.written_by, *topic.read_by}:
+        yield Access(role, "topic", topic.name, _CHECKED)

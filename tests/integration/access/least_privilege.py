@@ -39,9 +39,22 @@ from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.stack_setup import prepare_installation, watch_replica_credit
 from tests.conftest import execute
 from tests.support.until import until
+from topics.records.access import CLUSTER
 from topics.settings import KafkaSettings
 
 PREFIX = "mine."
+RESOURCE_TYPES = {
+    "--topic": ResourceType.TOPIC,
+    "--group": ResourceType.GROUP,
+    "--cluster": ResourceType.BROKER,  # the client's word for the cluster
+}
+OPERATIONS = {
+    "Create": AclOperation.CREATE,
+    "Describe": AclOperation.DESCRIBE,
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+    "Read": AclOperation.READ,
+    "Write": AclOperation.WRITE,
+}
 READY_S_MAX = 120.0
 KAFKA_USERS = ("api", "intake", "batcher", "gpu-consumer", "results-writer", "webhooks")
 DATABASE_USERS = {
@@ -115,17 +128,19 @@ def binding_of(command: str) -> list[AclBinding]:
     """Return the ACLs that one printed command adds."""
     tool, parameters, *arguments = shlex.split(command)
     assert (tool, parameters, arguments.pop(0)) == ("kafka-acls.sh", "$@", "--add")
+    if arguments[-1] == "--cluster":
+        arguments.append(CLUSTER)
     options = list(zip(arguments[::2], arguments[1::2], strict=True))
     (principal,) = (value for name, value in options if name == "--allow-principal")
-    ((kind, resource),) = (one for one in options if one[0] in {"--topic", "--group"})
+    ((kind, resource),) = (one for one in options if one[0] in RESOURCE_TYPES)
     return [
         AclBinding(
-            ResourceType[kind.removeprefix("--").upper()],
+            RESOURCE_TYPES[kind],
             resource,
             ResourcePatternType.LITERAL,
             principal,
             "*",
-            AclOperation[value.upper()],
+            OPERATIONS[value],
             AclPermissionType.ALLOW,
         )
         for name, value in options

@@ -1,7 +1,7 @@
 """Goal: the rights of roles on the log follow the catalogue, and hold nothing more."""
 
 from cli.stack.processes.role_children import MODULES
-from topics.records.access import GROUPS, Access, role_access
+from topics.records.access import CLUSTER, GROUPS, Access, role_access
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 
 TOPICS = [*SHARED_TOPICS, *pool_topics("p")]
@@ -12,6 +12,13 @@ def test_a_role_writes_and_reads_the_topics_of_the_catalogue() -> None:
     for operation, field in (("Write", "written_by"), ("Read", "read_by")):
         found = {(r.role, r.name) for r in RIGHTS if (r.kind, r.operation) == ("topic", operation)}
         assert found == {(role, topic.name) for topic in TOPICS for role in getattr(topic, field)}
+
+
+def test_a_role_describes_the_topics_that_it_uses_and_the_cluster() -> None:
+    described = {(r.role, r.name) for r in RIGHTS if r.operation == "DescribeConfigs"}
+    used = {(r.role, r.name) for r in RIGHTS if r.operation in {"Read", "Write"}}
+    topics = {(role, name) for role, name in used if name in {topic.name for topic in TOPICS}}
+    assert described == topics | {(right.role, CLUSTER) for right in RIGHTS}
 
 
 def test_only_members_read_a_group_and_only_replicas_create_topics() -> None:
