@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,8 @@ from storage.objects.object_store import (
 )
 
 _TEMPORARY: Final = ".temporary"
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNAVAILABLE: Final = frozenset(
     {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE}
@@ -45,11 +48,15 @@ class LocalObjectStore:
     """An `ObjectStore` in a folder."""
 
     def __init__(self, root: Path, *, clock: Clock) -> None:
-        """Create `root` if it is missing; every role of the host uses the same folder."""
+        """Create `root` if it is missing; every role of the host uses the same folder.
+
+        Only its owner may enter it: the files of earlier releases below it are wider open.
+        """
         self._root = root
         self._clock = clock
         with translate_disk_errors():
-            (root / _TEMPORARY).mkdir(parents=True, exist_ok=True)
+            for folder in (root, root / _TEMPORARY):
+                _make_private(folder)
 
     def begin_upload(self, key: str) -> "LocalUpload":
         """See `ObjectStore`."""
@@ -130,7 +137,9 @@ class LocalUpload(Upload):
         self._target = target
         self._root = root
         with translate_disk_errors():
-            self._file = temporary.open("xb", buffering=BLOCK_BYTES)
+            self._file = open(  # noqa: SIM115  pathlib sets no mode; the upload closes it
+                temporary, "xb", buffering=BLOCK_BYTES, opener=partial(os.open, mode=_FILE_MODE)
+            )
 
     def _store(self, data: bytes) -> None:
         with translate_disk_errors():
@@ -209,13 +218,21 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
+def _make_private(folder: Path) -> None:
+    """Create a folder with mode 0700; restrict an existing one that the user owns."""
+    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+        folder.chmod(_FOLDER_MODE)
+
+
 def _make_folders(folder: Path, root: Path) -> None:
     """Create missing folders below `root`, each name durable in its parent."""
     if folder == root or folder.is_dir():
         return
     _make_folders(folder.parent, root)
     try:
-        folder.mkdir()
+        folder.mkdir(mode=_FOLDER_MODE)
     except FileExistsError:
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "a file has the name of the folder") from None

@@ -18,10 +18,27 @@ from storage.objects.errors import (
     ObjectStoreUnavailableError,
 )
 from storage.objects.local_object_store import LocalObjectStore, translate_disk_errors
+from storage.objects.object_store import write_object
 
 
 def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_only_the_owner_reads_objects_and_older_folders_are_closed(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        (tmp_path / "objects" / ".temporary").mkdir(mode=0o777, parents=True)
+        (tmp_path / "objects").chmod(0o755)
+        store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
+        write_object(store, "a/b/c", b"secret")
+        new = LocalObjectStore(tmp_path / "new", clock=SystemClock())
+        write_object(new, "a", b"secret")
+    finally:
+        os.umask(umask)
+    modes = {path: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
 
 
 def test_a_failed_write_on_a_full_disk_leaves_no_file(
