@@ -70,4 +70,4 @@ def skewed_clock(seconds: float) -> Mapping[str, str]:
     Python's clock is shifted in every role of the host. libfaketime is no option: under it
     librdkafka's clients wait for as long as the clock is ahead, which no such host does.
     """
-    return {"CHAOS_CLOCK_OFFSET_S": str(seconds)}
+    return {"CHAOS_CLOCK_OFFSET_S": str(seconds), "MILLRACE_UP_PASS_ENV": "CHAOS_*"}

@@ -11,6 +11,7 @@ import typer
 
 from cli.stack.embedded_stack import EmbeddedStack, StackOptions
 from cli.stack.processes.role_children import MODULES, ROLE_ENV, replica_env, role_command
+from cli.stack.secret_arguments import refuse_secret
 from cli.stack.served_models import served_models
 from core.errors import SettingsError
 from core.logs import configure_logs
@@ -19,6 +20,8 @@ from gpu_consumers.engines.settings import EngineSettings
 
 _FIXED = frozenset({"kind", "model_name", "model_path"})
 """Fields that have their own options."""
+
+_UPSTREAM = "MILLRACE_ENGINE_UPSTREAM"
 
 _PATHS = frozenset({"vllm_chat_template"})  # the shell does not expand ~ after =
 
@@ -63,9 +66,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     ] = EngineKind.SIMULATED,
     upstream: Annotated[
         str | None,
-        typer.Option(
-            envvar="MILLRACE_ENGINE_UPSTREAM", help="openai_http: base URL of the upstream."
-        ),
+        typer.Option(envvar=_UPSTREAM, help="openai_http: base URL of the upstream."),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -93,6 +94,12 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     Everything else goes to stderr and to the log files below DATA/logs. Started again on the same
     DATA, it continues all jobs and prints the same key.
     """
+    of_variable = upstream == os.environ.get(_UPSTREAM)
+    urls = [upstream] if upstream and not of_variable else []
+    given = {"--upstream": urls, "--model": model, "--engine-option": engine_option}
+    for option, texts in given.items():
+        for text in texts or ():
+            refuse_secret(option, text)
     configure_logs("up")
     stop = stop_on_signals()
     if engine is EngineKind.SIMULATED:

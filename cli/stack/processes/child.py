@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from cli.stack.processes.inherited_env import inherited_env
 from core.role_lifecycle import READY
 
 BACKOFF_S_MAX = 5.0
@@ -33,7 +34,8 @@ class Child:
 
     name: str  # also the name of its log file
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)  # added to the parent's environment
+    env: Mapping[str, str] = field(default_factory=dict)  # added to what it inherits
+    inherits: tuple[str, ...] = ("*",)  # names of variables, see `inherited_env`
     cwd: str = "/"
     stage: int = 1  # higher stages stop first; children of one stage stop together
     stop_signal: signal.Signals = signal.SIGTERM
@@ -110,7 +112,7 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
     with log_path.open("ab") as log:
         popen = subprocess.Popen(  # noqa: S603 (argv is ours)
             child.argv,
-            env={**os.environ, **child.env},
+            env={**inherited_env(child.inherits, os.environ), **child.env},
             cwd=child.cwd,
             stdin=subprocess.DEVNULL,
             stdout=log,

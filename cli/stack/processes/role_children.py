@@ -9,6 +9,7 @@ from typing import Final
 
 from cli.stack.data_folder import write_private
 from cli.stack.processes.child import BACKOFF_S_MAX, Child
+from cli.stack.processes.inherited_env import OF_ROLE, SYSTEM, role_env
 from cli.stack.processes.ports import HOST
 from cli.stack.served_models import ServedModel
 from core.errors import SettingsError
@@ -80,12 +81,14 @@ def role_command(role: str) -> tuple[str, ...]:
 def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
     """Return a role as a child that is restarted when it exits.
 
-    It runs in the current directory, so that relative paths in variables stay valid.
+    It runs in the current directory, so that relative paths in variables stay valid. Of `env` and
+    of the parent's environment it gets the variables of its role alone.
     """
     return Child(
         name=name,
         argv=role_command(role),
-        env={"PYTHONUNBUFFERED": "1", **ROLE_ENV, **env},
+        env={"PYTHONUNBUFFERED": "1", **ROLE_ENV, **role_env(role, env)},
+        inherits=(*SYSTEM, *OF_ROLE[role]),
         cwd=".",
         stage=_ROLE_STAGE,
         stop_timeout_s=_ROLE_STOP_S,

@@ -17,6 +17,7 @@ from cli.stack.data_folder import saved_secret, write_private
 from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import Child
+from cli.stack.processes.inherited_env import JAVA, inherited_env
 from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
 from topics.records.catalogue import RETENTION_DAYS
 from topics.settings import HEARTBEATS_PER_SESSION, KafkaSettings
@@ -148,6 +149,7 @@ class EmbeddedKafka:
             name="kafka",
             argv=self._java("kafka.Kafka", str(self._properties), options=java_options),
             env=ENV,
+            inherits=JAVA,
             cwd=str(self._home),
             stage=0,
             parent_death_signal=signal.SIGTERM,
@@ -167,7 +169,7 @@ class EmbeddedKafka:
         arguments = ("format", f"--cluster-id={cluster_id}", f"--config={self._properties}")
         result = subprocess.run(  # noqa: S603 (argv is ours)
             self._java("kafka.tools.StorageTool", *arguments, "--ignore-formatted"),
-            env={**os.environ, **ENV},
+            env={**inherited_env(JAVA, os.environ), **ENV},
             cwd=self._home,
             capture_output=True,
             text=True,

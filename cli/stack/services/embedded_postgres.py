@@ -18,6 +18,7 @@ from urllib.parse import quote
 from cli.stack.data_folder import is_owned_folder, saved_secret, write_private
 from cli.stack.errors import StackError
 from cli.stack.processes.child import Child
+from cli.stack.processes.inherited_env import SYSTEM, inherited_env
 
 DATABASE = "millrace"
 COMMAND_TIMEOUT_S = 60.0
@@ -94,6 +95,7 @@ class EmbeddedPostgres:
             argv=self._command(
                 "postgres", "-D", str(self._cluster), "-k", str(self._socket_dir), *options
             ),
+            inherits=SYSTEM,
             stage=0,
             stop_signal=signal.SIGINT,
             parent_death_signal=signal.SIGINT,
@@ -168,6 +170,7 @@ class EmbeddedPostgres:
             capture_output=True,
             text=True,
             cwd="/",
+            env=inherited_env(SYSTEM, os.environ),
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
