@@ -13,6 +13,7 @@ from chaos.drills import (
     idempotency,
     lost_leases,
     poison_items,
+    pool_isolation,
     postgres_loss,
     recovery,
     reexecution,
@@ -21,7 +22,7 @@ from chaos.drills import (
 )
 from chaos.drills.context import Drill
 from chaos.installations.installation import InstallationSpec
-from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES, skewed_clock
+from chaos.installations.settings import CLUSTER_ROLES, POISONED_ROLES, ROLES, skewed_clock
 from cli.demo.demo_models import ensure_tiny_llama
 from cli.stack.data_folder import cache_dir
 
@@ -64,6 +65,17 @@ def _poisoned(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     """Two hosts whose engines inject faults, with the default limit of executions for an item."""
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
     return InstallationSpec(data=data, options=options, env=POISONED_ROLES, host_names=("a", "b"))
+
+
+def _pools(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
+    """One host with three pools of a simulated engine; items of one of them can be slow."""
+    models = (option for name in pool_isolation.SERVED_MODELS for option in ("--model", name))
+    speed = (
+        *("--simulated-latency-ms", str(pool_isolation.LATENCY_MS)),
+        *("--simulated-concurrency", str(pool_isolation.CONCURRENCY)),
+    )
+    env = {**ROLES, "MILLRACE_ENGINE_SIMULATED_FAULTS": pool_isolation.FAULTS}
+    return InstallationSpec(data=data, options=(*speed, *models), env=env)
 
 
 def _recorded(data: Path, url: str, _skew_s: float) -> InstallationSpec:
@@ -117,6 +129,11 @@ SUITES: Final = (
         name="poisoned",
         build_spec=_poisoned,
         drills=(DrillSpec("poison", poison_items.run, {"P13"}, rounds=(1, 2)),),
+    ),
+    Suite(
+        name="pools",
+        build_spec=_pools,
+        drills=(DrillSpec("pools", pool_isolation.run, {"P15"}, rounds=(1, 1)),),
     ),
     Suite(
         name="engine",

@@ -50,6 +50,15 @@ class Host:
         wait_until(lambda: role in self.roles(), timeout_s, f"{role} of host {self.name}")
         return self.roles()[role]
 
+    def replica_pid(self, pool: str) -> int:
+        """Return the process id of the replica of a pool. Raises DrillError without one."""
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                is_replica = role_of(child) == "gpu-consumer"
+                if is_replica and child.environ().get("MILLRACE_GPU_POOL") == pool:
+                    return child.pid
+        raise DrillError(f"host {self.name} has no replica of {pool}")
+
     def stop(self) -> None:
         """Stop the host."""
         self.process.send(signal.SIGCONT)
