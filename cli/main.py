@@ -5,6 +5,7 @@ import typer
 from cli.admin.audit_commands import app as audit_log
 from cli.admin.database_commands import app as database
 from cli.admin.model_commands import app as models
+from cli.admin.operator_commands import app as operators
 from cli.admin.recovery_commands import rebuild_jobs, recover_jobs
 from cli.admin.tenant_commands import app as tenants
 from cli.admin.tenant_commands import keys
@@ -41,7 +42,13 @@ batch.command("stream")(stream)
 batch.command("audit")(audit)
 for name, group in {"batch": batch, "jobs": jobs, "dlq": dlq, "webhooks": webhooks}.items():
     app.add_typer(group, name=name, no_args_is_help=True, epilog=EXIT_CODES_HELP)
-for name, group in (("audit", audit_log), ("keys", keys), ("tenants", tenants), ("models", models)):
+for name, group in {
+    "audit": audit_log,
+    "keys": keys,
+    "tenants": tenants,
+    "models": models,
+    "operators": operators,
+}.items():
     app.add_typer(group, name=name, no_args_is_help=True)
 app.add_typer(topics, name="topics", no_args_is_help=True)
 app.add_typer(database, name="database", no_args_is_help=True)

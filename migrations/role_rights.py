@@ -21,7 +21,7 @@ _AUDIT: Final = {"audit_heads": _EDIT, "audit_log": _ADD}
 RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
     "api": {
         **_AUDIT,
-        "api_keys": _LOCK,
+        "api_keys": _ALL,
         "dead_items": _LOCK,
         "deletions": _ADD,
         "files": _EDIT,
@@ -36,8 +36,9 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
         "job_slices": _READ,
         "jobs": _EDIT,
         "model_versions": _READ,
+        "operator_keys": _READ,
         "outbox": "INSERT",
-        "tenants": "SELECT, UPDATE (id)",
+        "tenants": _EDIT,
         "usage_ledger": _ADD,
         "webhook_attempts": _READ,
         "webhook_callback_secrets": _EDIT,

@@ -3,26 +3,20 @@
 A secret is `sk-`, 256 random bits and a checksum, so that a typo is rejected without a query.
 """
 
-import hashlib
-import re
-import secrets
-import zlib
-from base64 import urlsafe_b64encode
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.ids import new_uuid
-from tenancy.audit_log import CLI, Action, key_actor, record_audit_event
+from tenancy.audit_log import Action, key_actor
+from tenancy.installation_log import CLI_OPERATOR, Operator, record_tenant_event
+from tenancy.key_secrets import NewKey, has_key_format, new_key, secret_hash
 from tenancy.tables import api_keys, tenants
+from tenancy.tenants import check_name
 
 PREFIX: Final = "sk-"
-_RANDOM_BYTES: Final = 32
-_HINT_CHARS: Final = 4
-_SECRET: Final = re.compile(r"(sk-[A-Za-z0-9_-]{43})([0-9a-f]{8})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +28,33 @@ class Principal:
     zero_retention: bool = False  # of the tenant
     call_timeout_s: float | None = None  # limit of the tenant's calls
 
-
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    """A new key with its secret, which its owner sees once."""
-
-    key_id: UUID
-    hint: str
-    secret: str = field(repr=False)
+    @property
+    def idempotency_owner(self) -> UUID:
+        """The owner of its idempotency keys: the tenant, whose keys share them."""
+        return self.tenant_id
 
 
-def create_key(connection: sa.Connection, tenant_id: UUID, name: str) -> NewKey:
-    """Create a key of a tenant and return it with its secret."""
-    secret = _secret(secrets.token_bytes(_RANDOM_BYTES))
-    key = NewKey(new_uuid(), secret[-_HINT_CHARS:], secret)
+def create_key(
+    connection: sa.Connection, tenant_id: UUID, name: str, operator: Operator = CLI_OPERATOR
+) -> NewKey:
+    """Create a key of a tenant and return it with its secret. Raises InvalidTenantNameError."""
+    check_name(name, may_be_empty=True)
+    key = new_key(PREFIX)
     connection.execute(
         api_keys.insert().values(
             id=key.key_id,
             tenant_id=tenant_id,
             name=name,
-            secret_sha256=secret_hash(secret),
+            secret_sha256=secret_hash(key.secret),
             hint=key.hint,
         )
     )
-    _record(connection, tenant_id, Action.KEY_CREATED, key.key_id)
+    subject = key_actor(key.key_id)
+    record_tenant_event(connection, operator, tenant_id, Action.KEY_CREATED, subject)
     return key
 
 
-def revoke_key(connection: sa.Connection, key_id: UUID) -> bool:
+def revoke_key(connection: sa.Connection, key_id: UUID, operator: Operator = CLI_OPERATOR) -> bool:
     """Revoke a key permanently; return False if there is no such active key."""
     tenant_id: UUID | None = connection.scalar(
         sa.update(api_keys)
@@ -70,7 +63,8 @@ def revoke_key(connection: sa.Connection, key_id: UUID) -> bool:
         .returning(api_keys.c.tenant_id)
     )
     if tenant_id is not None:
-        _record(connection, tenant_id, Action.KEY_REVOKED, key_id)
+        subject = key_actor(key_id)
+        record_tenant_event(connection, operator, tenant_id, Action.KEY_REVOKED, subject)
     return tenant_id is not None
 
 
@@ -106,24 +100,4 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
 
 def is_well_formed(secret: str) -> bool:
     """Whether `secret` has the format and checksum of an API key."""
-    parts = _SECRET.fullmatch(secret)
-    return parts is not None and _checksum(parts[1]) == parts[2]
-
-
-def secret_hash(secret: str) -> bytes:
-    """Return the stored hash. 256 random bits cannot be guessed, so they need no slow hash."""
-    return hashlib.sha256(secret.encode()).digest()
-
-
-def _record(connection: sa.Connection, tenant_id: UUID, action: Action, key_id: UUID) -> None:
-    subject = key_actor(key_id)
-    record_audit_event(connection, tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
-
-
-def _secret(random_bytes: bytes) -> str:
-    body = PREFIX + urlsafe_b64encode(random_bytes).decode().rstrip("=")
-    return body + _checksum(body)
-
-
-def _checksum(body: str) -> str:
-    return f"{zlib.crc32(body.encode()):08x}"
+    return has_key_format(PREFIX, secret)

@@ -55,6 +55,11 @@ class Action(StrEnum):
     ENDPOINT_CHANGED = "webhook_endpoint.changed"
     ENDPOINT_DELETED = "webhook_endpoint.deleted"
     SECRET_ROTATED = "webhook_secret.rotated"
+    OPERATOR_KEY_CREATED = "operator_key.created"
+    OPERATOR_KEY_REVOKED = "operator_key.revoked"
+    MODEL_REGISTERED = "model.registered"
+    TOPICS_CREATED = "topics.created"
+    INSTALLATION_RECOVERED = "installation.recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,7 @@ def record_audit_event(
 ) -> None:
     """Insert the entry of an accepted operation, as the last statement of its transaction.
 
-    `actor` is a key's public id or `CLI`; `subject` the public id of the operation's object. It
+    `actor` is the public id of an API or operator key, or `CLI`; `subject` that of the object. It
     locks the tenant's head until the commit, which serialises the events of a tenant. A lock taken
     after it could deadlock with a transaction that waits for the head.
     """

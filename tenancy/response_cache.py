@@ -9,6 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
+from tenancy.installation_log import CLI_OPERATOR, Operator
 from tenancy.tables import tenants, usage_ledger
 from tenancy.tenants import ZeroRetentionConflictError, change_tenant
 
@@ -54,7 +55,12 @@ def read_response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
     return {row.id: row.response_cache_ttl_s for row in connection.execute(query)}
 
 
-def set_response_cache(connection: sa.Connection, tenant_id: UUID, ttl_s: int | None) -> None:
+def set_response_cache(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    ttl_s: int | None,
+    operator: Operator = CLI_OPERATOR,
+) -> None:
     """Cache the answers of a tenant for `ttl_s` seconds; None turns the cache off.
 
     Raises ZeroRetentionConflictError for a tenant with zero retention.
@@ -63,7 +69,7 @@ def set_response_cache(connection: sa.Connection, tenant_id: UUID, ttl_s: int | 
     if ttl_s is not None and connection.scalar(is_zero_retention.with_for_update(key_share=True)):
         raise ZeroRetentionConflictError
     values = {"response_cache_ttl_s": ttl_s}
-    change_tenant(connection, tenant_id, values, values)
+    change_tenant(connection, tenant_id, values, values, operator)
 
 
 def record_cache_hits(connection: sa.Connection, bill: Sequence[BilledCacheHits]) -> None:

@@ -1,4 +1,4 @@
-"""Tables of tenants, API keys, the usage ledger and the audit log.
+"""Tables of tenants, API keys, operator keys, the usage ledger and the audit log.
 
 Triggers reject changes of audit entries and lower head sequences.
 """
@@ -75,6 +75,27 @@ api_keys: Final = Table(
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
     Column[datetime]("revoked_at", DateTime(timezone=True)),
+)
+
+operator_keys: Final = Table(
+    "operator_keys",
+    metadata,
+    Column[object]("id", Uuid, primary_key=True),
+    Column[str]("name", Text, nullable=False),
+    Column[str]("role", Text, nullable=False, comment="tenancy.operator_keys.OperatorRole"),
+    Column[bytes](
+        "secret_sha256",
+        LargeBinary,
+        nullable=False,
+        unique=True,
+        comment="SHA-256 of 256 random bits: enough to need no slow hash",
+    ),
+    Column[str]("hint", Text, nullable=False, comment="last characters, to tell keys apart"),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    Column[datetime]("revoked_at", DateTime(timezone=True)),
+    comment="Keys of the installation; no tenant's role may read this table",
 )
 
 usage_ledger: Final = Table(

@@ -10,8 +10,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.errors import Disposition, MillraceError
 from core.ids import TENANT, new_uuid, public_id
-from tenancy.audit_log import CLI, Action, Details, record_audit_event
+from tenancy.audit_log import Action, Details
+from tenancy.installation_log import CLI_OPERATOR, Operator, record_tenant_event
 from tenancy.tables import tenants
+
+NAME_CHARS_MAX: Final = 256
+"""Longest name of a tenant or a key."""
 
 _UNSEEN: Final = frozenset(
     {"Cc", "Cs", "Zl", "Zp"}
@@ -24,13 +28,13 @@ def create_tenant(
     *,
     stored_bytes_max: int | None = None,
     zero_retention: bool = False,
+    operator: Operator = CLI_OPERATOR,
 ) -> UUID:
     """Create a tenant; without `stored_bytes_max` the default of the installation applies.
 
     With `zero_retention` only the ledger is kept. Raises InvalidTenantNameError, TenantExistsError.
     """
-    if not name.strip() or any(category(character) in _UNSEEN for character in name):
-        raise InvalidTenantNameError
+    check_name(name)
     statement = (
         insert(tenants)
         .values(
@@ -46,10 +50,16 @@ def create_tenant(
     if tenant_id is None:
         raise TenantExistsError(name=name)
     subject = public_id(TENANT, tenant_id)
-    record_audit_event(
-        connection, tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject
-    )
+    record_tenant_event(connection, operator, tenant_id, Action.TENANT_CREATED, subject)
     return tenant_id
+
+
+def check_name(name: str, *, may_be_empty: bool = False) -> None:
+    """Raise InvalidTenantNameError for a name that a table or a terminal cannot show."""
+    is_hidden = any(category(character) in _UNSEEN for character in name)
+    is_empty = not (may_be_empty or name.strip())
+    if is_empty or is_hidden or len(name) > NAME_CHARS_MAX:
+        raise InvalidTenantNameError
 
 
 def find_tenant(connection: sa.Connection, name: str) -> UUID:
@@ -62,7 +72,9 @@ def find_tenant(connection: sa.Connection, name: str) -> UUID:
     return tenant_id
 
 
-def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) -> None:
+def set_zero_retention(
+    connection: sa.Connection, tenant_id: UUID, *, on: bool, operator: Operator = CLI_OPERATOR
+) -> None:
     """Turn zero retention of a tenant on or off, for data created from then on.
 
     Turning it on turns the response cache off. Turning it on again keeps its first start time.
@@ -73,13 +85,29 @@ def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) 
             (tenants.c.zero_retention, tenants.c.zero_retention_since), else_=sa.func.now()
         )
         values |= {"zero_retention_since": since, "response_cache_ttl_s": None}
-    change_tenant(connection, tenant_id, values, {"zero_retention": on})
+    change_tenant(connection, tenant_id, values, {"zero_retention": on}, operator)
 
 
-def set_call_timeout(connection: sa.Connection, tenant_id: UUID, timeout_ms: int | None) -> None:
+def set_call_timeout(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    timeout_ms: int | None,
+    operator: Operator = CLI_OPERATOR,
+) -> None:
     """Limit the time of a tenant's online calls; None: the limit of the installation applies."""
     values = {"call_timeout_ms": timeout_ms}
-    change_tenant(connection, tenant_id, values, values)
+    change_tenant(connection, tenant_id, values, values, operator)
+
+
+def set_stored_bytes_max(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    bytes_max: int | None,
+    operator: Operator = CLI_OPERATOR,
+) -> None:
+    """Limit the bytes that a tenant may store; None: the default of the installation applies."""
+    values = {"stored_bytes_max": bytes_max}
+    change_tenant(connection, tenant_id, values, values, operator)
 
 
 def has_zero_retention(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
@@ -104,18 +132,16 @@ def stored_bytes_max(
 
 
 def change_tenant(
-    connection: sa.Connection, tenant_id: UUID, values: Mapping[str, object], details: Details
+    connection: sa.Connection,
+    tenant_id: UUID,
+    values: Mapping[str, object],
+    details: Details,
+    operator: Operator = CLI_OPERATOR,
 ) -> None:
     """Change columns of a tenant and record the audit event with `details`."""
     connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
-    record_audit_event(
-        connection,
-        tenant_id=tenant_id,
-        actor=CLI,
-        action=Action.TENANT_UPDATED,
-        subject=public_id(TENANT, tenant_id),
-        details=details,
-    )
+    subject = public_id(TENANT, tenant_id)
+    record_tenant_event(connection, operator, tenant_id, Action.TENANT_UPDATED, subject, details)
 
 
 class TenantExistsError(MillraceError):
@@ -133,7 +159,7 @@ class TenantNotFoundError(MillraceError):
 
 
 class InvalidTenantNameError(MillraceError):
-    """A tenant's name must have visible characters and no control characters."""
+    """A name must have 1 to 256 visible characters and no control characters."""
 
     code = "tenant_refused"
     disposition = Disposition.REJECT

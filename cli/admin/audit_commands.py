@@ -22,6 +22,7 @@ from tenancy.audit_reading import (
     read_entries,
     verify_chain,
 )
+from tenancy.installation_log import INSTALLATION
 from tenancy.tenants import find_tenant
 
 app = typer.Typer(help="Read and verify the audit log. For operators: connects to Postgres.")
@@ -30,6 +31,9 @@ TenantOption: TypeAlias = Annotated[
     str | None, typer.Option("--tenant", help="Only the rows of the tenant of this name.")
 ]
 Anchors: TypeAlias = dict[UUID, dict[int, set[bytes]]]
+
+_INSTALLATION_NAME = "installation"
+"""Shown for the tenant of the installation's chain."""
 
 _ENTRY_HEADERS = ("row", "when", "actor", "action", "subject", "details")
 _CHAIN_HEADERS = ("tenant", "rows that fit", "verdict")
@@ -49,7 +53,10 @@ class _Anchor(msgspec.Struct, frozen=True):
 
 @app.command("list")
 def list_entries(
-    tenant: Annotated[str, typer.Option("--tenant", help="Name of the tenant.")],
+    tenant: Annotated[
+        str | None,
+        typer.Option("--tenant", help="Name of the tenant; without it, the installation."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to list.")] = 20,
     after: Annotated[
         str | None, typer.Option(metavar="ID", help="Continue after this row, `id` in JSON.")
@@ -57,12 +64,12 @@ def list_entries(
     data: DataOption = None,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List the recorded operations of a tenant, newest first."""
+    """List the recorded operations of operators, or those of a tenant, newest first."""
     with transaction(data) as connection:
-        tenant_id = find_tenant(connection, tenant)
+        tenant_id = _tenant_id(connection, tenant) or INSTALLATION
         found = read_entries(connection, tenant_id, after=_row_id(after), limit=limit)
     if found is None:
-        raise NotFoundError(f"{tenant} has no row {after}.")
+        raise NotFoundError(f"{tenant or _INSTALLATION_NAME} has no row {after}.")
     rows, has_more = found
     values = [as_json(row) for row in rows]
     write_output(output_format, values, _ENTRY_HEADERS, lambda: [_entry_cells(r) for r in rows])
@@ -79,7 +86,7 @@ def head(
     """Print the last hash of each chain. Store it where no writer of this database can write."""
     with transaction(data) as connection:
         heads = read_chain_heads(connection, _tenant_id(connection, tenant))
-    rows = [(public_id(TENANT, one.tenant_id), one.sequence, one.hash.hex()) for one in heads]
+    rows = [(_chain_name(one.tenant_id), one.sequence, one.hash.hex()) for one in heads]
     values = [dict(zip(("tenant", "sequence", "hash"), row, strict=True)) for row in rows]
     write_output(
         output_format, values, ("tenant", "rows", "hash"), lambda: [[*map(str, r)] for r in rows]
@@ -138,7 +145,7 @@ def _entry_cells(row: Any) -> tuple[str, ...]:
 def _chain_json(checked: ChainCheck) -> dict[str, object]:
     misfit = checked.mismatch
     return {
-        "tenant": public_id(TENANT, checked.head.tenant_id),
+        "tenant": _chain_name(checked.head.tenant_id),
         "rows_that_fit": checked.head.sequence,
         "hash": checked.head.hash.hex(),
         "first_misfit": None
@@ -150,7 +157,17 @@ def _chain_json(checked: ChainCheck) -> dict[str, object]:
 def _chain_cells(checked: ChainCheck) -> tuple[str, str, str]:
     misfit = checked.mismatch
     verdict = "whole" if misfit is None else f"row {misfit.sequence}: {misfit.reason}"
-    return public_id(TENANT, checked.head.tenant_id), str(checked.head.sequence), verdict
+    return _chain_name(checked.head.tenant_id), str(checked.head.sequence), verdict
+
+
+def _chain_name(tenant_id: UUID) -> str:
+    """Return the tenant of a chain as it is shown."""
+    return _INSTALLATION_NAME if tenant_id == INSTALLATION else public_id(TENANT, tenant_id)
+
+
+def _chain_of(name: str) -> UUID | None:
+    """Return the tenant id that `_chain_name` shows as `name`, or None."""
+    return INSTALLATION if name == _INSTALLATION_NAME else parse_public_id(TENANT, name)
 
 
 def _row_id(text: str | None) -> UUID | None:
@@ -173,7 +190,7 @@ def _anchors(paths: list[Path]) -> Anchors:
     for path in paths:
         try:
             for one in msgspec.json.decode(path.read_bytes(), type=list[_Anchor]):
-                tenant_id = parse_public_id(TENANT, one.tenant)
+                tenant_id = _chain_of(one.tenant)
                 if tenant_id is None:
                     raise AnchorError
                 if one.sequence > 0:

@@ -12,7 +12,9 @@ from storage.postgres.metadata import metadata
 idempotency_keys: Final = sa.Table(
     "idempotency_keys",
     metadata,
-    sa.Column[object]("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column[object](
+        "tenant_id", sa.Uuid, primary_key=True, comment="or the operator key that asked"
+    ),
     sa.Column[str]("scope", sa.Text, primary_key=True, comment="client, or retry: derived by us"),
     sa.Column[str]("key", sa.Text, primary_key=True),
     sa.Column[str]("route", sa.Text, nullable=False, comment="method and path"),

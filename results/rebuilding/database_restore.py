@@ -6,6 +6,8 @@
 3. Move the writer's group back to before the oldest of them began, and before the last bill in the
    database, since reports of connection-bound calls have no job.
 
+4. Record the operation in the audit log of the installation.
+
 When the roles start, the writer reads those records again: missing results are restored and billed
 once, others change nothing. Re-emitting sends what the log lacks. Every step may be repeated: after
 a crash, run the command again.
@@ -23,6 +25,8 @@ from jobs.recovery.restore_fencing import fence_restored_jobs
 from results.audit.job_log import CLOCKS_DIFFER_S_MAX
 from results.tables import billed_calls
 from results.writer.writer import GROUP
+from tenancy.audit_log import Action
+from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from topics.clients.admin import TopicAdmin
@@ -87,7 +91,20 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
     with engine.connect() as connection:
         last_bill = connection.scalar(_LAST_BILL)
     record_count, is_complete = _rewind(kafka, replay_start_s(oldest, last_bill))
-    return RecoveryResult(job_count, record_count, is_complete)
+    done = RecoveryResult(job_count, record_count, is_complete)
+    with engine.begin() as connection:
+        _record(connection, done)
+    return done
+
+
+def _record(connection: sa.Connection, done: RecoveryResult) -> None:
+    details = {
+        "jobs": done.job_count,
+        "records": done.record_count,
+        "is_log_complete": done.is_log_complete,
+    }
+    action = Action.INSTALLATION_RECOVERED
+    record_operator_event(connection, CLI_OPERATOR, action, "installation", details)
 
 
 def replay_start_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:

@@ -31,7 +31,8 @@ from results.rebuilding.comparison import (
 from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.shadow_tables import LONG_TIMEOUT, SCHEMA, copy_jobs_to_shadow, statement
 from results.writer.day_partitions import DayPartitions
-from tenancy.audit_log import CLI, Action, record_audit_event
+from tenancy.audit_log import Action
+from tenancy.installation_log import CLI_OPERATOR, record_tenant_event
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition
 
@@ -234,16 +235,12 @@ def _lock(connection: sa.Connection, bound: dict[str, object]) -> bool | None:
 
 def _record(connection: sa.Connection, job_id: UUID, found: Comparison) -> None:
     row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
-    record_audit_event(
-        connection,
-        tenant_id=row.tenant_id,
-        actor=CLI,
-        action=Action.JOB_REBUILT,
-        subject=public_id(JOB if row.kind == JobKind.BATCH else SINGLE, job_id),
-        details={
-            "missing": found.missing,
-            "extra": found.extra,
-            "different": found.different,
-            "dead_letters": found.letters_missing,
-        },
-    )
+    subject = public_id(JOB if row.kind == JobKind.BATCH else SINGLE, job_id)
+    details = {
+        "missing": found.missing,
+        "extra": found.extra,
+        "different": found.different,
+        "dead_letters": found.letters_missing,
+    }
+    action = Action.JOB_REBUILT
+    record_tenant_event(connection, CLI_OPERATOR, row.tenant_id, action, subject, details)

@@ -56,7 +56,9 @@ def test_entries_are_listed_and_verified() -> None:
 
     found = millrace("audit", "verify", "-o", "json")
     assert found.exit_code == ExitCode.OK
-    assert [one["rows_that_fit"] for one in json.loads(found.stdout)] == [2, 2]
+    chains = {one["tenant"]: one["rows_that_fit"] for one in json.loads(found.stdout)}
+    assert chains.pop("installation") == 4
+    assert [*chains.values()] == [2, 2]
     assert millrace("audit", "verify", "--tenant", "unknown").exit_code == ExitCode.NOT_FOUND
 
 
@@ -80,7 +82,7 @@ def test_anchor_detects_a_recomputed_chain(database_url: str, tmp_path: Path) ->
     assert millrace("audit", "verify").exit_code == ExitCode.OK
     found = millrace("audit", "verify", "--anchor", str(anchor))
     assert found.exit_code == ExitCode.FAILED
-    assert found.stdout.count("row 1: the row is missing") == 2
+    assert found.stdout.count("row 1: the row is missing") == 3  # two tenants, the installation
 
 
 def test_all_anchors_are_checked_in_any_order(database_url: str, tmp_path: Path) -> None:
@@ -114,3 +116,24 @@ def test_invalid_anchor_file_is_refused(tmp_path: Path, text: str) -> None:
     anchor.write_text(text)
     assert millrace("audit", "verify", "--anchor", str(anchor)).exit_code == ExitCode.USAGE
     assert millrace("audit", "verify", "--anchor", "no-such").exit_code == ExitCode.FAILED
+
+
+def test_operations_of_operators_are_listed_and_verified(database_url: str) -> None:
+    created = millrace("operators", "create", "--role", "admin")
+    rows = json.loads(millrace("audit", "list", "-o", "json").stdout)
+    assert [row["action"] for row in rows] == [
+        "operator_key.created",
+        *["key.created", "tenant.created"] * 2,
+    ]
+    assert {row["actor"] for row in rows} == {"cli"}
+    assert all({"address", "request_id"} <= row["details"].keys() for row in rows)
+    assert rows[0]["subject"] == created.stderr.split()[0]
+    assert rows[0]["details"]["role"] == "admin"
+    assert created.stdout.strip() not in str(rows)
+    tenants = {row["subject"] for row in rows if row["action"] == "tenant.created"}
+    assert {row["details"]["tenant"] for row in rows[1:]} == tenants
+
+    tamper(database_url, "UPDATE audit_log SET actor = 'key_0' WHERE action LIKE 'operator%'")
+    found = millrace("audit", "verify")
+    assert found.exit_code == ExitCode.FAILED
+    assert re.search(r"installation +4 +row 5: its content is not what was sealed", found.stdout)

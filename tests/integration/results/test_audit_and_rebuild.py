@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from core.ids import JOB, public_id
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables.jobs import job_counters, jobs
@@ -21,6 +22,8 @@ from results.rebuilding.shadow_tables import SCHEMA, RebuildRunsError, shadow_en
 from results.retention.deletion import make_tombstone
 from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
+from tenancy.audit_reading import read_entries
+from tenancy.installation_log import INSTALLATION
 from tenancy.tables import usage_ledger
 from tests.integration.results.job_log import TOTAL, JobLog, outcomes_by_job, outcomes_of
 from tests.integration.results.outcomes import (
@@ -129,6 +132,9 @@ def test_rebuild_swaps_differing_rows_only_with_apply(engine: sa.Engine, log: Jo
     schema = sa.text(f"SELECT FROM pg_namespace WHERE nspname = '{SCHEMA}'")
     with engine.connect() as connection:
         assert not connection.execute(schema).all()
+        operations, _ = read_entries(connection, INSTALLATION, after=None, limit=9) or ([], False)
+    rebuilt = [row.subject for row in operations if row.action == "job.rebuilt"]
+    assert rebuilt == [public_id(JOB, job_id)]
     assert_totals_agree(engine, job_id)
     rows, counted, billed, slices, _ = log.state(job_id)
     rows_before, counted_before, billed_before, slices_before, _ = right

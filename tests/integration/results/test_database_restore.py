@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from results.rebuilding.database_restore import recover
 from results.tables import billed_calls
+from tenancy.audit_reading import read_entries
+from tenancy.installation_log import INSTALLATION
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.job_log import JobLog
@@ -71,4 +73,9 @@ def test_bills_after_the_backup_are_restored(
     log.write(calls[0])
 
     assert (recovered.job_count, recovered.is_log_complete) == (int(has_job), True)
+    with engine.connect() as connection:
+        (entry,), _ = read_entries(connection, INSTALLATION, after=None, limit=2) or ([], False)
+    assert (entry.action, entry.actor) == ("installation.recovered", "cli")
+    assert entry.details["jobs"] == int(has_job)
+    assert entry.details["records"] == recovered.record_count
     assert billed(engine) == ({*calls}, len(calls))

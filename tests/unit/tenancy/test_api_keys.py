@@ -3,19 +3,19 @@
 import secrets
 
 from core.ids import new_uuid
-from tenancy import api_keys
-from tenancy.api_keys import NewKey, is_well_formed
+from tenancy.api_keys import is_well_formed
+from tenancy.key_secrets import NewKey, key_secret
 
 
 def test_a_secret_has_random_bits_and_a_checksum() -> None:
-    secret = api_keys._secret(secrets.token_bytes(32))
+    secret = key_secret("sk-", secrets.token_bytes(32))
 
     assert secret.startswith("sk-")
     assert is_well_formed(secret)
 
 
 def test_a_typo_is_detected() -> None:
-    secret = api_keys._secret(bytes(32))
+    secret = key_secret("sk-", bytes(32))
 
     for place in range(len(secret)):
         other = "x" if secret[place] != "x" else "y"
