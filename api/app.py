@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from api import audit_log_routes, model_list_routes
+from api.admin import admin_list_routes, admin_tenant_routes
+from api.auth.failed_attempts import FailedAttempts
 from api.auth.key_cache import ROUNDS_PER_TTL, KeyCache, refresh_keys
 from api.batches import batch_routes, dead_letter_routes, single_request_routes
 from api.files import file_routes
@@ -34,6 +36,8 @@ from core.clock import Clock
 from core.supervised_tasks import supervise
 from results.webhooks.settings import WebhookSettings
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
+from tenancy.api_keys import working_keys
+from tenancy.operator_keys import working_operator_keys
 
 ROUTERS: Final = (
     file_routes.router,
@@ -49,6 +53,8 @@ ROUTERS: Final = (
     audit_routes.router,
     item_routes.router,
     result_routes.router,
+    admin_tenant_routes.router,
+    admin_list_routes.router,
 )
 """All routers. Online calls are not among them: they are served in front of FastAPI."""
 
@@ -80,6 +86,8 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
         database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
         objects=objects,
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
+        operator_keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
+        failed_attempts=FailedAttempts(settings.failed_authentications_per_minute, clock),
         uploads=TenantSlots("uploads", settings.uploads_max, retry_after_s=2),
         response_limit=ResponseMemoryLimit(online_settings.answers_bytes_max),
         on_failure=end_process if online_deps is None else online_deps.on_failure,
@@ -115,6 +123,7 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
         online_in_flight_max=_ONLINE_PER_OPEN * max(1, open_calls_max),
         write_deadline=WriteDeadline(BLOCK_BYTES, settings.download_idle_timeout_s),
         online_write_deadline=WriteDeadline(LARGE_BYTES, online_settings.slow_reader_s),
+        has_access_log=settings.access_log,
     )
 
 
@@ -123,14 +132,19 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     threads = ObjectThreadPool(services.settings.object_threads)
     asyncio.get_running_loop().set_default_executor(threads)
-    every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
-    refresh = refresh_keys(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
-    refreshing = supervise(asyncio.create_task(refresh), services.on_failure)
+    every_s = max(services.settings.key_cache_s / ROUNDS_PER_TTL, _REFRESH_S_MIN)
+    database = services.database
+    refreshes = (
+        refresh_keys(services.keys, database, every_s, working_keys),
+        refresh_keys(services.operator_keys, database, every_s, working_operator_keys),
+    )
+    tasks = [supervise(asyncio.create_task(one), services.on_failure) for one in refreshes]
     online: OnlineRuntime | None = app.state.online
     if online is not None:
         online.start()
     yield
-    refreshing.cancel()
+    for task in tasks:
+        task.cancel()
     if online is not None:
         await online.stop()
     services.database.close()

@@ -29,6 +29,7 @@ from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError
 from jobs.store import idempotency
 from jobs.store.idempotency import KEY_CHARS_MAX, IdempotencyClaim, KeyScope, StoredAnswer
 from tenancy.api_keys import Principal
+from tenancy.operator_keys import OperatorPrincipal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +50,7 @@ _RETRY_COUNT: Final = re.compile(rb"[0-9]{1,3}")
 class IdempotencyContext:
     """The idempotency headers of one POST request."""
 
-    principal: Principal
+    principal: Principal | OperatorPrincipal
     route: str  # method and path
     arrived_s: float  # monotonic
     key: str | None  # sent by the client
@@ -67,7 +68,7 @@ class IdempotencyContext:
         else:
             return None
         return IdempotencyClaim(
-            tenant_id=self.principal.tenant_id,
+            tenant_id=self.principal.idempotency_owner,
             scope=scope,
             key=key,
             route=self.route,
@@ -84,7 +85,7 @@ class IdempotencyContext:
 
 def idempotency_from_headers(
     headers: Mapping[bytes, bytes],
-    principal: Principal,
+    principal: Principal | OperatorPrincipal,
     route: str,
     *,
     settings: ApiSettings,

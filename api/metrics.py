@@ -17,6 +17,9 @@ REPLAYS_WAITING = Gauge(
     "millrace_api_replays_waiting", "Retried calls that wait for the row of their answer"
 )
 SHED = Counter("millrace_api_shed_total", "Requests refused because of load", ["reason"])
+AUTHENTICATION_FAILURES = Counter(
+    "millrace_api_authentication_failures_total", "Requests without a valid key", ["reason"]
+)
 CRASHES = Counter("millrace_api_crashes_total", "Requests that crashed")
 UPLOADED_BYTES = Counter("millrace_api_uploaded_bytes_total", "Bytes of files received")
 DOWNLOADED_BYTES = Counter("millrace_api_downloaded_bytes_total", "Bytes of files sent")

@@ -76,6 +76,13 @@ class ApiSettings(Settings):
     A revoked key stops within it, however slow Postgres is.
     """
 
+    failed_authentications_per_minute: int = Field(default=120, ge=0, le=1_000_000)
+    """Requests without a valid key that one client address may make a minute, as a burst as well.
+
+    Further ones are answered 429 with Retry-After and cost no query. 0 is no bound. Behind a proxy
+    all clients share its address; keys that have worked in this process are not held up.
+    """
+
     idempotency_keep_s: float = Field(default=86_400.0, ge=1, le=30 * 86_400)
     """How long the answer to a POST with an Idempotency-Key is replayed."""
 
@@ -114,6 +121,12 @@ class ApiSettings(Settings):
 
     shutdown_grace_s: int = Field(default=8, ge=1, le=3600)
     """Time for requests in flight to complete after SIGTERM."""
+
+    access_log: bool = False
+    """Log a line for each request: id, method, route, ids, status, seconds, address and key id.
+
+    Bodies, queries and keys are never in it. Probes and `/metrics` are left out.
+    """
 
     docs: bool = False
     """Serve the interactive documentation at /docs."""

@@ -97,6 +97,15 @@ def list_models(connection: sa.Connection) -> list[ModelVersion]:
     return [_model(row) for row in connection.execute(_serving_query())]
 
 
+def list_pools(connection: sa.Connection) -> dict[str, list[str]]:
+    """Return the pools of all model versions, old ones too, with the versions as `name@version`."""
+    columns = (model_versions.c.pool, model_versions.c.name, model_versions.c.version)
+    pools: dict[str, list[str]] = {}
+    for pool, name, version in connection.execute(sa.select(*columns).order_by(*columns)):
+        pools.setdefault(pool, []).append(f"{name}@{version}")
+    return pools
+
+
 def find_model(connection: sa.Connection, name: str) -> ModelVersion | None:
     """Return the serving version of a model, or None. Accepts any text as name."""
     if "\x00" in name or len(name) > NAME_CHARS_MAX:

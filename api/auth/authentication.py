@@ -3,49 +3,96 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Concatenate, Final, ParamSpec, TypeVar
+from typing import Annotated, Concatenate, Final, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 from fastapi import Depends, Request
 
-from api.auth.key_cache import offered_secret
+from api.auth.key_cache import KeyCache, Owner, offered_secret
 from api.http.errors import ApiError
 from api.http.middleware import count_for_tenant
 from api.runtime.api_services import Services, services_of
 from api.runtime.database import DatabaseUnavailableError
+from core.ids import KEY, public_id
 from tenancy.api_keys import Principal, authenticate, is_well_formed
 from tenancy.audit_log import Action, Details, key_actor, record_audit_event
+from tenancy.operator_keys import is_operator_secret
 
 _INCORRECT: Final = "Incorrect API key provided."
 
 
-async def authenticate_headers(
-    authorization: str | None, x_api_key: str | None, services: Services
-) -> Principal:
-    """Return the principal of these headers. Raises ApiError (401), DatabaseUnavailableError.
+@dataclass(frozen=True, slots=True)
+class KeyKind(Generic[Owner]):
+    """One of the two kinds of keys, and how it is authenticated."""
 
-    A malformed secret costs no query.
+    cache: Callable[[Services], KeyCache[Owner]]
+    has_format: Callable[[str], bool]
+    authenticate: Callable[[sa.Connection, str], Owner | None]
+    has_other_format: Callable[[str], bool]  # of the kind that other routes need
+    missing: str  # message
+    other: str  # message
+
+
+API_KEYS: Final = KeyKind(
+    cache=lambda services: services.keys,
+    has_format=is_well_formed,
+    authenticate=authenticate,
+    has_other_format=is_operator_secret,
+    missing="The API key is missing: send 'Authorization: Bearer sk-…'.",
+    other="This is an operator key. This route needs the API key of a tenant.",
+)
+
+
+async def authenticate_headers(
+    authorization: str | None,
+    x_api_key: str | None,
+    services: Services,
+    *,
+    address: str | None = None,
+) -> Principal:
+    """Return the principal of these headers, which came from `address`.
+
+    Raises ApiError (401, 429), DatabaseUnavailableError. A malformed secret costs no query.
     """
     secret = offered_secret(authorization, x_api_key)
-    if secret is None:
-        raise _unauthorized("The API key is missing: send 'Authorization: Bearer sk-…'.")
-    principal = services.keys.find(secret)
+    return await authenticate_secret(API_KEYS, secret, services, address)
+
+
+async def authenticate_secret(
+    kind: KeyKind[Owner], secret: str | None, services: Services, address: str | None
+) -> Owner:
+    """Return the principal of a secret. Raises ApiError (401, 429), DatabaseUnavailableError."""
+    keys = kind.cache(services)
+    principal = None if secret is None else keys.find(secret)
     if principal is not None:
         return principal
-    if not is_well_formed(secret):
-        raise _unauthorized(_INCORRECT)
-    queried_s = services.keys.now_s()  # before the query: a revocation meanwhile must take effect
-    principal = await services.database.run_across_tenants(authenticate, secret)
+    failures = services.failed_attempts
+    failures.check(address, secret)
+
+    def refusal(reason: str, message: str = _INCORRECT) -> ApiError:
+        failures.add(address, secret, reason)
+        headers = {"www-authenticate": "Bearer"}
+        return ApiError(401, message, code="invalid_api_key", headers=headers)
+
+    if secret is None:
+        raise refusal("missing", kind.missing)
+    if kind.has_other_format(secret):
+        raise refusal("other_kind", kind.other)
+    if not kind.has_format(secret):
+        raise refusal("malformed")
+    queried_s = keys.now_s()  # before the query: a revocation meanwhile must take effect
+    principal = await services.database.run_across_tenants(kind.authenticate, secret)
     if principal is None:
-        raise _unauthorized(_INCORRECT)
-    services.keys.remember(secret, principal, queried_s)
+        raise refusal("unknown")
+    keys.remember(secret, principal, queried_s)
+    failures.add_success(secret)
     return principal
 
 
-def _unauthorized(message: str) -> ApiError:
-    headers = {"www-authenticate": "Bearer"}
-    return ApiError(401, message, code="invalid_api_key", headers=headers)
+def client_address(request: Request) -> str | None:
+    """Return the address of the connection's other end; None for a Unix socket."""
+    return None if request.client is None else request.client.host
 
 
 INTERVAL_S: Final = 2.0
@@ -60,6 +107,7 @@ class KeyRevalidator:
     def __init__(self, request: Request, services: Services) -> None:
         """The key of `request` was valid just now."""
         self._headers, self._services = request.headers, services
+        self._address = client_address(request)
         self._due_s = services.keys.now_s() + INTERVAL_S
 
     async def check_if_due(self) -> None:
@@ -77,7 +125,7 @@ class KeyRevalidator:
         # also when this call is cancelled
         self._due_s = self._services.keys.now_s() + _OUTAGE_INTERVAL_S
         bearer, x_api_key = self._headers.get("authorization"), self._headers.get("x-api-key")
-        await authenticate_headers(bearer, x_api_key, self._services)
+        await authenticate_headers(bearer, x_api_key, self._services, address=self._address)
         self._due_s = self._services.keys.now_s() + INTERVAL_S
 
 
@@ -141,9 +189,12 @@ async def authenticate_request(request: Request) -> TenantRequest:
     """
     services = services_of(request)
     principal = await authenticate_headers(
-        request.headers.get("authorization"), request.headers.get("x-api-key"), services
+        request.headers.get("authorization"),
+        request.headers.get("x-api-key"),
+        services,
+        address=client_address(request),
     )
-    count_for_tenant(request.scope, principal.tenant_id)
+    count_for_tenant(request.scope, principal.tenant_id, public_id(KEY, principal.key_id))
     return TenantRequest(request, principal, services)
 
 

@@ -2,26 +2,32 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+import sqlalchemy as sa
 
 from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
-from tenancy.api_keys import Principal, secret_hash, working_keys
+from tenancy.key_secrets import secret_hash
+
+Owner = TypeVar("Owner")
+"""What a key is authenticated as: a principal."""
 
 _ENTRIES_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Entry(Generic[Owner]):
     """The owner of a secret."""
 
-    principal: Principal
+    principal: Owner
     expires_s: float  # monotonic; after it the secret must be looked up again
     was_used: bool = True  # since `take_used_hashes`
 
 
-class KeyCache:
+class KeyCache(Generic[Owner]):
     """Caches for seconds which principal a secret belongs to, so that polling clients need no
     query.
 
@@ -33,9 +39,9 @@ class KeyCache:
         """`ttl_s` limits how long a revoked key keeps working."""
         self._ttl_s = ttl_s
         self._clock = clock
-        self._entries: dict[bytes, _Entry] = {}
+        self._entries: dict[bytes, _Entry[Owner]] = {}
 
-    def find(self, secret: str) -> Principal | None:
+    def find(self, secret: str) -> Owner | None:
         """Return the principal of a secret, or None when it is not cached."""
         known = self._entries.get(secret_hash(secret))
         if known is None or known.expires_s <= self._clock.monotonic_s():
@@ -43,7 +49,7 @@ class KeyCache:
         known.was_used = True
         return known.principal
 
-    def remember(self, secret: str, principal: Principal, queried_s: float) -> None:
+    def remember(self, secret: str, principal: Owner, queried_s: float) -> None:
         """Cache the result of a query that was sent at monotonic time `queried_s`."""
         key = secret_hash(secret)
         self._entries.pop(key, None)  # so that the oldest entry is the first
@@ -62,9 +68,7 @@ class KeyCache:
             self._entries[key].was_used = False
         return used
 
-    def confirm(
-        self, queried: list[bytes], working: dict[bytes, Principal], queried_s: float
-    ) -> None:
+    def confirm(self, queried: list[bytes], working: dict[bytes, Owner], queried_s: float) -> None:
         """Extend the entries in `working` from `queried_s` on, and drop the others of `queried`."""
         for key in queried:
             principal = working.get(key)
@@ -93,15 +97,23 @@ ROUNDS_PER_TTL: Final = 4
 """Refreshes within the time to live of an entry: one slow query does not let an entry expire."""
 
 
-async def refresh_keys(keys: KeyCache, database: Database, every_s: float) -> None:
-    """Refresh until cancelled. While Postgres is unavailable, entries expire."""
+async def refresh_keys(
+    keys: KeyCache[Owner],
+    database: Database,
+    every_s: float,
+    find_working: Callable[[sa.Connection, Collection[bytes]], dict[bytes, Owner]],
+) -> None:
+    """Refresh until cancelled. While Postgres is unavailable, entries expire.
+
+    `find_working` returns the principals of the hashes that still work.
+    """
     while True:
         await asyncio.sleep(every_s)
         queried_s, queried = keys.now_s(), keys.take_used_hashes()
         if not queried:
             continue
         try:
-            working = await database.run_across_tenants(working_keys, queried)
+            working = await database.run_across_tenants(find_working, queried)
         except DatabaseUnavailableError:
             _LOG.warning("keys were not confirmed")
         else:

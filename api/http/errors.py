@@ -27,6 +27,12 @@ from storage.objects.errors import (
     ObjectStoreFullError,
     ObjectStoreUnavailableError,
 )
+from tenancy.tenants import (
+    InvalidTenantNameError,
+    TenantExistsError,
+    TenantNotFoundError,
+    ZeroRetentionConflictError,
+)
 
 
 class ApiError(Exception):
@@ -97,6 +103,14 @@ _STATUSES: Final[dict[type[InvalidRequestError], int]] = {
 }
 
 
+_TENANT_STATUSES: Final[dict[type[MillraceError], int]] = {
+    InvalidTenantNameError: 400,
+    TenantNotFoundError: 404,
+    TenantExistsError: 409,
+    ZeroRetentionConflictError: 409,
+}
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of a route with the error envelope. The middleware logs crashes."""
     for kind in (ApiError, MillraceError, RequestValidationError, HTTPException):
@@ -141,7 +155,17 @@ def as_api_error(error: MillraceError) -> ApiError | None:
         )
     if isinstance(error, ObjectStoreFullError):
         return unavailable("The object store is full.", retry_after_s=30, code="storage_full")
-    return None
+    return _tenant_error(error)
+
+
+def _tenant_error(error: MillraceError) -> ApiError | None:
+    """Return the response to an operator whose change of a tenant is refused."""
+    status = _TENANT_STATUSES.get(type(error))
+    if status is None:
+        return None
+    # Clients retry a 409 unless this header is set.
+    headers = {"x-should-retry": "false"} if status == 409 else None
+    return ApiError(status, str(error), code=error.code, headers=headers)
 
 
 async def _on_error(_: Request, error: Exception) -> Response:

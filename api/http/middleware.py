@@ -13,6 +13,7 @@ from uuid import UUID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
+from api.http.access_log import log_access
 from api.http.client_connection import EXTENSION, ClientConnection
 from api.http.errors import ApiError, error_response, internal_error_response
 from api.online.call_errors import shutting_down
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 _ID_KEY: Final = "millrace.request_id"
 _EXIT_STACK_KEY: Final = "millrace.exit_stack"
 _ASSIGN_TENANT_KEY: Final = "millrace.assign_tenant"
+_ACTOR_KEY: Final = "millrace.actor"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _UNLIMITED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # served under any load
 
@@ -51,9 +53,11 @@ class RequestEnvelope:
         online_in_flight_max: int,
         write_deadline: WriteDeadline = _WRITE_DEADLINE,
         online_write_deadline: WriteDeadline = _WRITE_DEADLINE,
+        has_access_log: bool = False,
     ) -> None:
         """Requests beyond a limit are refused. Online calls wait long and have their own limit."""
         self._app = app
+        self._has_access_log = has_access_log
         online = TenantSlots(
             "online_requests", online_in_flight_max, kind="online calls", retry_after_s=1
         )
@@ -81,7 +85,7 @@ class RequestEnvelope:
                     await self._serve(scope, receive, writer)
         finally:
             metrics.IN_FLIGHT.dec()
-            writer.record_metrics()
+            writer.record_end(has_access_log=self._has_access_log)
 
     async def _serve(self, scope: Scope, receive: Receive, writer: "_ResponseWriter") -> None:
         try:
@@ -115,8 +119,12 @@ def request_id_of(scope: Scope) -> UUID:
     return request_id
 
 
-def count_for_tenant(scope: Scope, tenant_id: UUID) -> None:
-    """Count a request in flight for its tenant. Raises ApiError (429)."""
+def count_for_tenant(scope: Scope, tenant_id: UUID, key_id: str) -> None:
+    """Count a request in flight for its tenant. Raises ApiError (429).
+
+    `key_id` is the public id of the key that authenticated it, for the access log.
+    """
+    scope[_ACTOR_KEY] = key_id
     scope[_ASSIGN_TENANT_KEY](tenant_id)
 
 
@@ -191,13 +199,21 @@ class _ResponseWriter:
             self._connection.abort()
             self._is_aborted = True
 
-    def record_metrics(self) -> None:
-        """Record the request in the metrics, under its route instead of its path."""
+    def record_end(self, *, has_access_log: bool) -> None:
+        """Record the request in metrics and access log, under its route instead of its path."""
         route = getattr(self._scope.get("route"), "path", "unknown")
         method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
         status = str(self.status) if self.is_complete else "cut"
         metrics.REQUESTS.labels(route, method, status).inc()
-        metrics.REQUEST_SECONDS.labels(route).observe(time.monotonic() - self._started_s)
+        duration_s = time.monotonic() - self._started_s
+        metrics.REQUEST_SECONDS.labels(route).observe(duration_s)
+        if has_access_log and self._scope["path"] not in _UNLIMITED_PATHS:
+            facts = {
+                "request_id": self.request_id,
+                "key": self._scope.get(_ACTOR_KEY),
+                "seconds": round(duration_s, 6),
+            }
+            log_access(self._scope, method=method, route=route, status=status, facts=facts)
 
 
 class _HeadSentError(Exception):
@@ -232,5 +248,7 @@ class HeadAsGet:
         except _HeadSentError:
             pass
         finally:
-            if "route" in get_scope:
-                scope["route"] = get_scope["route"]  # for the metrics of the middleware
+            # for metrics and access log of the middleware
+            for name in ("route", "path_params", _ACTOR_KEY):
+                if name in get_scope:
+                    scope[name] = get_scope[name]

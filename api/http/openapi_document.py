@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
+from api.admin.admin_tenant_routes import NewKeyBody, NewTenantBody, TenantChangeBody
 from api.batches.batch_routes import AppendBody, BatchBody, ChangeBody
 from api.batches.dead_letter_routes import RedriveBody
 from api.webhooks.delivery_routes import ReplayBody, TestBody
@@ -19,6 +20,9 @@ _REF: Final = "#/components/schemas/{name}"
 _ENDPOINT: Final = "/v1/webhook_endpoints/{endpoint_id}"
 
 BODIES: Final[dict[str, type[msgspec.Struct]]] = {
+    "/v1/admin/tenants": NewTenantBody,
+    "/v1/admin/tenants/{tenant_id}": TenantChangeBody,
+    "/v1/admin/tenants/{tenant_id}/keys": NewKeyBody,
     "/v1/batches": BatchBody,
     "/v1/batches/{batch_id}": ChangeBody,
     "/v1/batches/{batch_id}/append": AppendBody,
@@ -52,6 +56,8 @@ _CALL: Final = _WRITE | {
     502: "The execution was interrupted.",
     504: "The deadline of the call has passed.",
 }
+_ADMIN: Final = "/v1/admin/"
+_ADMIN_ONLY: Final = {403: "The operator key may only read."}
 _DELETED: Final = {410: "The stored response is deleted."}
 _ROUTE_REFUSALS: Final = {
     ("delete", "/v1/batches/{batch_id}"): {409: "The batch has not ended."},
@@ -178,6 +184,8 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
 def _error_responses(method: str, path: str) -> dict[str, Any]:
     of_operation = _WRITE if method == "post" else _READ
     descriptions = _CALL if path in ENDPOINTS else of_operation
+    if path.startswith(_ADMIN) and method != "get":
+        descriptions = descriptions | _ADMIN_ONLY
     content = {_JSON: {"schema": {"$ref": _REF.format(name="Error")}}}
     return {
         str(status): {"description": description, "content": content}

@@ -56,6 +56,7 @@ class OnlineApp:
             arrived_s=self._clock.monotonic_s(),
             count_for_tenant=partial(count_for_tenant, scope),
             response_limit=self._response_limit,
+            client_address=scope["client"][0] if scope.get("client") else None,
         )
         try:
             await self._pipeline.serve(exchange)

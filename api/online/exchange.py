@@ -11,6 +11,8 @@ from starlette.types import Message, Receive, Send
 from api.http.client_connection import ClientConnection
 from api.http.errors import ApiError, error_body
 from api.online.memory_limits import LARGE_BYTES, BodyReservation, ResponseMemoryLimit
+from core.ids import KEY, public_id
+from tenancy.api_keys import Principal
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -52,19 +54,20 @@ class Exchange:
     connection: ClientConnection
     body_reservation: BodyReservation
     arrived_s: float  # monotonic
-    count_for_tenant: Callable[[UUID], None]  # see `assign_tenant`
+    count_for_tenant: Callable[[UUID, str], None]  # see `assign_tenant`
     response_limit: ResponseMemoryLimit
     recording: Recording | None = None  # of a stream that may be replayed
+    client_address: str | None = None
 
     def text(self, name: bytes) -> str | None:
         """Return a header as text."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    def assign_tenant(self, tenant_id: UUID) -> None:
+    def assign_tenant(self, principal: Principal) -> None:
         """Count the call and its body for its tenant. Raises ApiError (429)."""
-        self.count_for_tenant(tenant_id)
-        self.body_reservation.assign_tenant(tenant_id)
+        self.count_for_tenant(principal.tenant_id, public_id(KEY, principal.key_id))
+        self.body_reservation.assign_tenant(principal.tenant_id)
 
     def reserve_response_memory(self, byte_count: int) -> AbstractContextManager[None]:
         """Reserve memory for a large response. Raises ApiError when entered: 503, 429."""

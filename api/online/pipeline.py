@@ -90,9 +90,12 @@ class CallPipeline:
         """Step 1."""
         online = self._online
         principal = await authenticate_headers(
-            exchange.text(b"authorization"), exchange.text(b"x-api-key"), online.services
+            exchange.text(b"authorization"),
+            exchange.text(b"x-api-key"),
+            online.services,
+            address=exchange.client_address,
         )
-        exchange.assign_tenant(principal.tenant_id)
+        exchange.assign_tenant(principal)
         body = await read_body(exchange, online.settings)
         parsed = parse_call(exchange.endpoint, body, online.body_limits)
         received = ReceivedCall(exchange, principal, parsed)

@@ -6,6 +6,7 @@ from typing import Final
 
 from fastapi import Request
 
+from api.auth.failed_attempts import FailedAttempts
 from api.auth.key_cache import KeyCache
 from api.online.memory_limits import ResponseMemoryLimit
 from api.runtime.database import Database
@@ -14,6 +15,8 @@ from api.settings import ApiSettings
 from core.errors import MillraceError
 from core.supervised_tasks import OnFailure
 from storage.objects.object_store import ObjectStore
+from tenancy.api_keys import Principal
+from tenancy.operator_keys import OperatorPrincipal
 
 _REDRIVES_MAX: Final = 4
 """Redrives at once: each writes a file in one of the threads for the object store."""
@@ -31,7 +34,9 @@ class Services:
     settings: ApiSettings
     database: Database
     objects: ObjectStore
-    keys: KeyCache
+    keys: KeyCache[Principal]
+    operator_keys: KeyCache[OperatorPrincipal]
+    failed_attempts: FailedAttempts
     uploads: TenantSlots
     response_limit: ResponseMemoryLimit
     on_failure: OnFailure = end_process  # of a background task

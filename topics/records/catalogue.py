@@ -75,6 +75,20 @@ class Topic:
             }
         return common | policy | self.options
 
+    def facts(self) -> dict[str, object]:
+        """Return the properties as JSON shows them."""
+        return {
+            "name": self.name,
+            "records": [record.__name__ for record in self.records],
+            "key": self.key,
+            "partitions": self.partition_count,
+            "retention_days": self.retention_days,
+            "compacted": self.compacted,
+            "ordering": self.ordering,
+            "written_by": list(self.written_by),
+            "read_by": list(self.read_by),
+        }
+
 
 def _requests(job_class: str, writer: str) -> Topic:
     return Topic(

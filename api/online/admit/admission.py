@@ -12,6 +12,7 @@ from api.http.errors import ApiError
 from api.online.call_errors import queue_full, retry_after_seconds
 from api.online.exchange import RawHeaders
 from api.online.settings import OnlineSettings
+from api.runtime.token_bucket import TokenBucket
 from jobs.expansion.pool_capacity import sum_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
@@ -81,7 +82,7 @@ class PoolStates:
     def __init__(self, *, since_s: float) -> None:
         """`since_s`: monotonic time from which on the topic is read."""
         self._since_s = since_s
-        self._reports: dict[str, tuple[Capacity, float]] = {}
+        self._reports: dict[tuple[str, str], tuple[Capacity, float]] = {}  # by replica, class
         self._pools: dict[str, PoolCapacity] = {}  # replaced as a whole, so readers need no lock
         self._last_seen_s: dict[str, float] = {}  # by pool, of any report
 
@@ -91,14 +92,26 @@ class PoolStates:
             if capacity is None:
                 continue
             self._last_seen_s[capacity.pool] = now_s
-            if capacity.job_class == _JOB_CLASS:
-                self._reports[capacity.replica_id] = (capacity, now_s)
+            self._reports[capacity.replica_id, capacity.job_class] = (capacity, now_s)
         self._reports = {
-            replica: (capacity, received_s)
-            for replica, (capacity, received_s) in self._reports.items()
+            place: (capacity, received_s)
+            for place, (capacity, received_s) in self._reports.items()
             if now_s - received_s <= SILENCE_S_MAX
         }
-        self._pools = sum_by_pool(capacity for capacity, _ in self._reports.values())
+        self._pools = sum_by_pool(
+            capacity
+            for (_, job_class), (capacity, _) in self._reports.items()
+            if job_class == _JOB_CLASS
+        )
+
+    def reports(self, *, now_s: float) -> list[Capacity]:
+        """Return the newest report of each replica and class that is not silent."""
+        reports = self._reports  # replaced as a whole
+        return [
+            capacity
+            for capacity, received_s in reports.values()
+            if now_s - received_s <= SILENCE_S_MAX
+        ]
 
     def find(self, pool: str) -> PoolCapacity | None:
         """Return the capacity of a pool, or None when none of its replicas accepts calls."""
@@ -130,34 +143,6 @@ class ExecutionTimes:
 
 
 _TENANTS_MAX: Final = 100_000  # the least recently used one is evicted
-_MINUTE_S: Final = 60.0
-
-
-class TokenBucket:
-    """A token bucket that fills within a minute. Costs known afterwards may overdraw it."""
-
-    __slots__ = ("_at_s", "_level", "size")
-
-    def __init__(self, size: int, *, now_s: float) -> None:
-        """The bucket starts full."""
-        self.size = size
-        self._level = float(size)
-        self._at_s = now_s
-
-    def level(self, *, now_s: float) -> float:
-        """Return the tokens in the bucket."""
-        filled = self._level + (now_s - self._at_s) * self.size / _MINUTE_S
-        self._level, self._at_s = min(float(self.size), filled), now_s
-        return self._level
-
-    def consume(self, amount: float, *, now_s: float) -> None:
-        """Consume `amount`; a negative amount refunds."""
-        self._level = min(float(self.size), self.level(now_s=now_s) - amount)
-
-    def wait_s(self, amount: float, *, now_s: float) -> float:
-        """Return the time until `amount` is available, or until the bucket is full."""
-        missing = min(amount, float(self.size)) - self.level(now_s=now_s)
-        return max(0.0, missing * _MINUTE_S / self.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from results.webhooks.settings import WebhookSettings
 from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
-from tenancy.api_keys import NewKey, create_key
+from tenancy.api_keys import create_key
+from tenancy.key_secrets import NewKey
 from tenancy.tenants import create_tenant
 from tests.support.until import until
 

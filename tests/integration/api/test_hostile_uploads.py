@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.tables.files import files
-from tenancy.api_keys import NewKey, revoke_key
+from tenancy.api_keys import revoke_key
+from tenancy.key_secrets import NewKey
 from tests.integration.api.answers import ok, refused, upload
 from tests.integration.api.sites import OpenSite, Site
 from tests.integration.api.wire import (

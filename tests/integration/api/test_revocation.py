@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tenancy.api_keys import NewKey, revoke_key
+from tenancy.api_keys import revoke_key
+from tenancy.key_secrets import NewKey
 from tests.integration.api.pipe import Pipe, open_pipe
 from tests.integration.api.sites import OpenSite, Site
 from tests.support.until import until

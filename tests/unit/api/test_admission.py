@@ -10,12 +10,12 @@ from api.online.admit.admission import (
     OpenCallCounts,
     PoolStates,
     RateLimits,
-    TokenBucket,
     find_refusal,
     predicted_wait_s,
 )
 from api.online.call_errors import retry_after_seconds
 from api.online.settings import OnlineSettings
+from api.runtime.token_bucket import TokenBucket
 from core.ids import new_uuid
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers

@@ -7,18 +7,20 @@ from typing import Any, cast
 import pytest
 
 from api.auth.authentication import KeyRevalidator, authenticate_headers
+from api.auth.failed_attempts import ADDRESSES_MAX, KNOWN_KEYS_MAX, FailedAttempts
 from api.auth.key_cache import KeyCache, offered_secret
 from api.http.errors import ApiError
 from api.runtime.database import DatabaseUnavailableError
 from core.clock import Clock
 from core.ids import new_uuid
-from tenancy.api_keys import Principal, secret_hash
+from tenancy.api_keys import Principal
+from tenancy.key_secrets import key_secret, secret_hash
 from tests.support.clock import ManualClock
 
 
 def test_an_entry_expires_counted_from_the_query() -> None:
     clock = ManualClock(100.0)
-    cache = KeyCache(ttl_s=2, clock=clock)
+    cache: KeyCache[Principal] = KeyCache(ttl_s=2, clock=clock)
     principal = Principal(new_uuid(), new_uuid())
     asked_s = cache.now_s()
     clock.now_s += 1  # the query took a second
@@ -32,7 +34,7 @@ def test_an_entry_expires_counted_from_the_query() -> None:
 
 def test_confirm_extends_working_keys_and_drops_others() -> None:
     clock = ManualClock(100.0)
-    cache = KeyCache(ttl_s=4, clock=clock)
+    cache: KeyCache[Principal] = KeyCache(ttl_s=4, clock=clock)
     kept, revoked, idle = (Principal(new_uuid(), new_uuid()) for _ in range(3))
     for secret, principal in (("kept", kept), ("revoked", revoked), ("idle", idle)):
         cache.remember(secret, principal, cache.now_s())
@@ -55,7 +57,7 @@ def test_confirm_extends_working_keys_and_drops_others() -> None:
 
 
 def test_the_cache_is_limited() -> None:
-    cache = KeyCache(ttl_s=2, clock=ManualClock(100.0))
+    cache: KeyCache[Principal] = KeyCache(ttl_s=2, clock=ManualClock(100.0))
     principal = Principal(new_uuid(), new_uuid())
     for number in range(10_001):
         cache.remember(str(number), principal, cache.now_s())
@@ -91,7 +93,8 @@ class Keys:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.keys = KeyCache(ttl_s=1, clock=cast(Clock, self))
+        self.keys: KeyCache[Principal] = KeyCache(ttl_s=1, clock=cast(Clock, self))
+        self.failed_attempts = FailedAttempts(3, cast(Clock, self))
         self.database = self
         self.principal: Principal | None = Principal(new_uuid(), new_uuid())
         self.is_away = self.hangs = False
@@ -112,7 +115,7 @@ class Keys:
         return await authenticate_headers(f"Bearer {secret}", None, cast(Any, self))
 
     def watch(self) -> KeyRevalidator:
-        request = SimpleNamespace(headers={"authorization": f"Bearer {GOOD}"})
+        request = SimpleNamespace(headers={"authorization": f"Bearer {GOOD}"}, client=None)
         return KeyRevalidator(cast(Any, request), cast(Any, self))
 
 
@@ -181,3 +184,98 @@ async def test_an_outage_is_not_a_revocation_and_is_rarely_retried() -> None:
     keys.now, keys.is_away, keys.principal = 32.0, False, None
     with pytest.raises(ApiError):
         await watch.check_if_due()
+
+
+def status_of(failures: FailedAttempts, address: str | None, secret: str | None = None) -> int:
+    """Return the status of a refusal: 429 above the bound, else 401, which counts."""
+    try:
+        failures.check(address, secret)
+    except ApiError as refused:
+        return refused.status
+    failures.add(address, secret, "unknown")
+    return 401
+
+
+def test_a_refused_address_is_told_when_to_try_again() -> None:
+    failures = FailedAttempts(3, ManualClock(100.0))
+    for _ in range(3):
+        failures.add("1.2.3.4", None, "missing")
+    with pytest.raises(ApiError) as refused:
+        failures.check("1.2.3.4", None)
+    assert refused.value.code == "too_many_failed_authentications"
+    assert refused.value.headers == {"retry-after": "20"}
+
+
+def test_failures_of_an_address_are_bounded() -> None:
+    clock = ManualClock(100.0)
+    failures = FailedAttempts(3, clock)
+    assert [status_of(failures, "1.2.3.4") for _ in range(5)] == [401, 401, 401, 429, 429]
+    assert status_of(failures, "1.2.3.5") == 401
+    clock.now_s += 20.0  # a third of a minute
+    assert [status_of(failures, "1.2.3.4") for _ in range(2)] == [401, 429]
+    clock.now_s += 600.0
+    assert [status_of(failures, "1.2.3.4") for _ in range(4)] == [401, 401, 401, 429]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:1.2.3.4", "1.2.3.4", True),
+        (None, None, True),
+        (None, "1.2.3.4", False),
+        ("testclient", "testclient", True),
+    ],
+)
+def test_which_addresses_share_a_bound(one: str | None, other: str | None, is_same: bool) -> None:
+    failures = FailedAttempts(1, ManualClock(100.0))
+    assert status_of(failures, one) == 401
+    assert status_of(failures, other) == (429 if is_same else 401)
+
+
+def test_a_key_that_worked_is_not_held_up_by_others() -> None:
+    failures = FailedAttempts(1, ManualClock(100.0))
+    failures.add_success(GOOD)
+    assert [status_of(failures, "1.2.3.4") for _ in range(2)] == [401, 429]
+    failures.check("1.2.3.4", GOOD)
+    assert status_of(failures, "1.2.3.4", GOOD) == 401  # it was revoked
+    assert status_of(failures, "1.2.3.4", GOOD) == 429
+
+
+def test_the_memory_of_addresses_and_keys_is_bounded() -> None:
+    failures = FailedAttempts(1, ManualClock(100.0))
+    for number in range(ADDRESSES_MAX + 1):
+        failures.add(f"address {number}", None, "missing")
+    assert status_of(failures, "address 1") == 429
+    assert status_of(failures, "address 0") == 401
+    for number in range(KNOWN_KEYS_MAX + 1):
+        failures.add_success(str(number))
+    assert status_of(failures, "address 5000", "1") == 401
+    assert status_of(failures, "address 6000", "0") == 429
+
+
+def test_without_a_bound_nothing_is_refused() -> None:
+    failures = FailedAttempts(0, ManualClock(100.0))
+    assert {status_of(failures, "1.2.3.4") for _ in range(1000)} == {401}
+
+
+async def test_an_address_above_its_bound_costs_no_query() -> None:
+    keys = Keys()
+    keys.principal = None
+    statuses = []
+    for _ in range(5):
+        with pytest.raises(ApiError) as refused:
+            await keys.whose(GOOD)
+        statuses.append(refused.value.status)
+    assert statuses == [401, 401, 401, 429, 429]
+    assert keys.looks == 3
+
+
+async def test_an_operator_key_is_named_as_such_without_a_query() -> None:
+    keys = Keys()
+    with pytest.raises(ApiError) as refused:
+        await keys.whose(key_secret("sk-op-", bytes(32)))
+    assert (refused.value.status, refused.value.code) == (401, "invalid_api_key")
+    assert "operator key" in refused.value.message
+    assert keys.looks == 0

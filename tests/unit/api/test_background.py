@@ -15,7 +15,7 @@ from core.clock import SystemClock
 from core.errors import MillraceError
 from core.ids import new_uuid
 from core.supervised_tasks import TaskDiedError, supervise
-from tenancy.api_keys import Principal
+from tenancy.api_keys import Principal, working_keys
 
 
 class Broken:
@@ -38,11 +38,13 @@ async def told_of(task: asyncio.Task[None]) -> list[MillraceError]:
 
 
 async def test_a_failed_key_refresh_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    keys = KeyCache(ttl_s=60, clock=SystemClock())
+    keys: KeyCache[Principal] = KeyCache(ttl_s=60, clock=SystemClock())
     database = cast(Database, Broken(RuntimeError("secret")))
     keys.remember("a", Principal(new_uuid(), new_uuid()), keys.now_s())
     assert keys.find("a")
-    (failure,) = await told_of(asyncio.create_task(refresh_keys(keys, database, 0.001)))
+    (failure,) = await told_of(
+        asyncio.create_task(refresh_keys(keys, database, 0.001, working_keys))
+    )
 
     assert isinstance(failure, TaskDiedError)
     assert str(failure) == "The task refresh_keys died: RuntimeError."

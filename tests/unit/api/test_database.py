@@ -196,10 +196,10 @@ async def test_a_result_is_cached_for_a_second() -> None:
 
 
 ACROSS_TENANTS = {
-    "auth/key_cache.py": {"working_keys"},
+    "auth/key_cache.py": {"find_working"},  # of API keys, of operator keys
     "online/answer/response_cache.py": {"read_response_cache_ttls", "record_cache_hits"},
     "online/admit/model_cache.py": {"list_models", "find_model"},
-    "auth/authentication.py": {"authenticate"},  # who is calling is not known yet
+    "auth/authentication.py": {"kind"},  # who is calling is not known yet
     "views/progress_poller.py": {"read_progress"},  # one look for all who follow
 }
 _CALL = re.compile(r"\brun_across_tenants\(\s*(\w+)")
@@ -218,6 +218,11 @@ def test_queries_across_tenants_are_listed() -> None:
         if _CALL.search(text) and name != "runtime/database.py"
     }
     assert found == ACROSS_TENANTS
+
+
+def test_only_authenticated_operators_query_as_operators() -> None:
+    callers = {name for name, text in sources().items() if "run_for_operators(" in text}
+    assert callers == {"runtime/database.py", "admin/operator_requests.py"}
 
 
 def test_transactions_begin_in_one_module() -> None:

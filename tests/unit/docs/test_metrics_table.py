@@ -82,11 +82,13 @@ def calls_of(pattern: str, *rooms: str) -> set[str]:
 def test_values_of_labels_are_those_of_the_code() -> None:
     over = set(re.findall(r'return "(\w+)"', getsource(obsolete_reason)))
     shed = calls_of(r'\bTenantSlots\(\s*"(\w+)"', "api")
+    failed = calls_of(r'\brefusal\("(\w+)"', "api") | calls_of(r'FAILURES\.labels\("(\w+)"', "api")
     isolated = calls_of(r'BATCHES_ISOLATED\.labels\("(\w+)"', "gpu_consumers")
     charged = calls_of(r'ITEMS_CHARGED\.labels\("(\w+)"', "gpu_consumers")
     dropped = over | {"gone"} | calls_of(r'ITEMS_DROPPED\.labels\("(\w+)"', "batcher")
 
     assert values_of("reason", "millrace_api_shed_total") == shed
+    assert values_of("reason", "millrace_api_authentication_failures_total") == failed
     assert values_of("reason", "millrace_batcher_dropped_total") == dropped
     assert values_of("reason", "millrace_items_skipped_total") == over
     assert values_of("reason", "millrace_batches_isolated_total") == isolated

@@ -100,10 +100,9 @@ def served() -> Iterator[tuple[str, str]]:
         yield "POST", path
 
 
-def test_the_api_page_lists_every_route() -> None:
-    listed = re.findall(
-        r"^\| (GET|POST|DELETE|PUT) \| `([^`]+)` \|", (DOCS / "api.md").read_text(), re.M
-    )
+def test_the_pages_of_the_api_list_every_route() -> None:
+    pages = "".join((DOCS / name).read_text() for name in ("api.md", "operators.md"))
+    listed = re.findall(r"^\| (GET|POST|DELETE|PUT) \| `([^`]+)` \|", pages, re.M)
 
     assert sorted(listed) == sorted(served())
 

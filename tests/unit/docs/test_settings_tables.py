@@ -50,7 +50,7 @@ def test_no_page_names_a_setting_that_does_not_exist() -> None:
     known = {
         cls.env_prefix + name.upper() for cls in settings_classes() for name in cls.model_fields
     }
-    known |= {"MILLRACE_URL", "MILLRACE_KEY", "MILLRACE_CACHE", PASSED_ON}
+    known |= {"MILLRACE_URL", "MILLRACE_KEY", "MILLRACE_OPERATOR_KEY", "MILLRACE_CACHE", PASSED_ON}
     named = {
         name
         for path in [*PAGE.parent.rglob("*.md"), PAGE.parents[1] / "README.md"]

@@ -124,10 +124,32 @@ ASKS: dict[tuple[str, str], list[Ask]] = {
     ("DELETE", "/v1/files/{file_id}"): [Ask("/v1/files/{file}")],
 }
 
+# Routes of operators. Their ids are under test for an operator; a tenant's key names nothing there.
+OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
+    ("GET", "/v1/admin/tenants"): [Ask("/v1/admin/tenants?after={tenant}")],
+    ("GET", "/v1/admin/tenants/{tenant_id}"): [Ask("/v1/admin/tenants/{tenant}")],
+    ("GET", "/v1/admin/keys"): [
+        Ask("/v1/admin/keys?after={key}"),
+        Ask("/v1/admin/keys?tenant={tenant}"),
+    ],
+    ("GET", "/v1/admin/models"): [],
+    ("GET", "/v1/admin/pools"): [],
+    ("GET", "/v1/admin/replicas"): [],
+    ("GET", "/v1/admin/topics"): [],
+    ("GET", "/v1/admin/audit_log"): [Ask("/v1/admin/audit_log?after={operation}")],
+    ("POST", "/v1/admin/tenants"): [],
+    ("POST", "/v1/admin/tenants/{tenant_id}"): [
+        Ask("/v1/admin/tenants/{tenant}", {"call_timeout_ms": 60_000})
+    ],
+    ("POST", "/v1/admin/tenants/{tenant_id}/keys"): [Ask("/v1/admin/tenants/{tenant}/keys", {})],
+    ("DELETE", "/v1/admin/keys/{key_id}"): [Ask("/v1/admin/keys/{key}")],
+}
+
 # Asked for once each when only the key is in question.
 PLAIN: dict[tuple[str, str], Ask] = {
     ("GET", "/v1/models/{name}"): Ask("/v1/models/org/small"),
     ("POST", "/v1/webhook_endpoints"): Ask("/v1/webhook_endpoints", NEW_ENDPOINT),
+    ("POST", "/v1/admin/tenants"): Ask("/v1/admin/tenants", {"name": "made by nobody"}),
     ("POST", "/v1/webhook_callback_secret/rotate"): Ask("/v1/webhook_callback_secret/rotate", {}),
     **{("POST", path): Ask(path, CALL) for path in ENDPOINTS},
 }

@@ -30,6 +30,11 @@ def application() -> FastAPI:
     return app._app
 
 
+def is_for_operators(route: tuple[str, str]) -> bool:
+    """Whether a route takes operator keys, and no others."""
+    return route[1].startswith("/v1/admin/")
+
+
 @cache
 def served() -> dict[tuple[str, str], APIRoute | None]:
     routes = {

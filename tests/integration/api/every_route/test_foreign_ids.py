@@ -15,8 +15,8 @@ import pytest
 
 from api.http.openapi_document import BODIES
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.every_route.asks import ASKS, OPEN, PLAIN, Ask
-from tests.integration.api.every_route.routes import served
+from tests.integration.api.every_route.asks import ASKS, OPEN, OPERATOR_ASKS, PLAIN, Ask
+from tests.integration.api.every_route.routes import is_for_operators, served
 from tests.integration.api.every_route.worlds import Two, everything, never_existed
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
@@ -24,12 +24,19 @@ pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 FILE = {"file": ("in.jsonl", b"{}")}
 DIFFERS = {"date", "x-request-id"}
 
-NO_IDS = {"limit", "order", "purpose", "status", "log"}
+NO_IDS = {"limit", "order", "purpose", "status", "log", "name", "revoked"}
 """Query parameters that name nothing of anybody's."""
 
 
+BY_NAME = {f"/v1/admin/{what}" for what in ("models", "pools", "replicas", "topics")}
+"""Lists whose `after` is a name that need not exist."""
+
+EVERY_ASK = ASKS | OPERATOR_ASKS
+
+
 def test_every_route_is_covered() -> None:
-    assert served().keys() == ASKS.keys()
+    assert served().keys() == ASKS.keys() | OPERATOR_ASKS.keys()
+    assert {*filter(is_for_operators, served())} == OPERATOR_ASKS.keys()
 
 
 def test_every_path_and_query_parameter_is_covered() -> None:
@@ -37,10 +44,10 @@ def test_every_path_and_query_parameter_is_covered() -> None:
     for (method, path), route in served().items():
         if route is None or path == "/v1/models/{name}":
             continue
-        asked = [ask.path for ask in ASKS[method, path]]
+        asked = [ask.path for ask in EVERY_ASK[method, path]]
         parameters = [p.alias for p in route.dependant.query_params if p.alias not in NO_IDS]
-        if path == "/v1/batches/{batch_id}/results":
-            parameters.remove("after")  # a number in one batch
+        if path == "/v1/batches/{batch_id}/results" or path in BY_NAME:
+            parameters.remove("after")  # a number in one batch, or a name
         missing += [(path, name) for name in parameters if f"?{name}={{" not in "".join(asked)]
         templates = [re.split("[/?]", template) for template in asked]
         for place, part in enumerate(path.split("/")):
@@ -55,7 +62,7 @@ def test_every_id_in_a_body_is_covered() -> None:
     ids = {name for name in fields if re.fullmatch(r".*_ids?|ids|batch", name)}
     asked = {
         name
-        for asks in ASKS.values()
+        for asks in EVERY_ASK.values()
         for ask in asks
         for name, value in (ask.body or {}).items()
         if "{" in str(value) and "{own." not in str(value)
@@ -85,12 +92,15 @@ def test_a_foreign_id_is_like_one_that_never_existed(two: Two, method: str, ask:
     assert everything(two.site.engine) == before
 
 
-@pytest.mark.parametrize("principal", ["none", "revoked", "malformed", "another scheme"])
+@pytest.mark.parametrize(
+    "principal", ["none", "revoked", "revoked operator", "malformed", "another scheme"]
+)
 def test_without_a_valid_key_nothing_is_shown_or_changed(two: Two, principal: str) -> None:
     before = everything(two.site.engine)
     authorization = {
         "none": "",
         "revoked": f"Bearer {two.revoked.secret}",
+        "revoked operator": f"Bearer {two.revoked_operator.secret}",
         "malformed": "Bearer sk-x",
         "another scheme": "Basic eDp5",
     }[principal]
@@ -99,7 +109,7 @@ def test_without_a_valid_key_nothing_is_shown_or_changed(two: Two, principal: st
         if authorization:
             client.headers["authorization"] = authorization
         for route in served().keys() - OPEN:
-            for ask in ASKS[route] or [PLAIN.get(route, Ask(route[1]))]:
+            for ask in EVERY_ASK[route] or [PLAIN.get(route, Ask(route[1]))]:
                 real, missing = (
                     send(client, route[0], ask, {**ids, **own})
                     for ids in (two.owner.ids, never_existed())
@@ -110,11 +120,28 @@ def test_without_a_valid_key_nothing_is_shown_or_changed(two: Two, principal: st
     assert everything(two.site.engine) == before
 
 
+def test_no_key_is_accepted_by_routes_for_the_other_kind(two: Two) -> None:
+    """An operator's key opens nothing of a tenant, and a tenant's key nothing of operators."""
+    before = everything(two.site.engine)
+    for route in served().keys() - OPEN:
+        client = two.asking_owner if is_for_operators(route) else two.asking_operator
+        own = {f"own.{name}": value for name, value in two.owner.ids.items()}
+        for ask in EVERY_ASK[route] or [PLAIN.get(route, Ask(route[1]))]:
+            ids = {**two.owner.ids, **two.operators_ids, **own, "model": "org/small"}
+            real = send(client, route[0], ask, ids)
+            missing = send(client, route[0], ask, {**ids, **never_existed()})
+            assert_same(real, missing)
+            error = refused(real, 401)
+            assert error["code"] == "invalid_api_key", route
+            assert "operator key" in str(error["message"]), route
+    assert everything(two.site.engine) == before
+
+
 def test_lists_show_only_own_objects(two: Two) -> None:
     shown = [
         two.asking_stranger.get(path).text
         for method, path in served()
-        if method == "GET" and "{" not in path and (method, path) not in OPEN
+        if method == "GET" and "{" not in path and (method, path) not in OPEN | {*OPERATOR_ASKS}
     ]
     told = "".join(shown)
 

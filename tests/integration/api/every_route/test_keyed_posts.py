@@ -28,14 +28,15 @@ from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.tables import webhook_attempts, webhook_deliveries
 from tests.integration.api.answers import batch_body, is_replay, ok, refused
 from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, PLAIN, Ask
-from tests.integration.api.every_route.routes import served
+from tests.integration.api.every_route.routes import is_for_operators, served
 from tests.integration.api.every_route.worlds import Two, World, add_world, with_new_tenant
 from tests.integration.api.sites import Site
 from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 
-POSTS = sorted(path for method, path in served() if method == "POST")
+POSTS = sorted(route[1] for route in served() if route[0] == "POST" and not is_for_operators(route))
+"""Those of operators are in `test_operator_routes.py`."""
 FILE = {"file": ("in.jsonl", b"{}")}
 SECRET = b"s" * 32
 IS_HELD = idempotency_keys.c.state == "in_flight"

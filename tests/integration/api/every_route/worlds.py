@@ -7,14 +7,15 @@ from uuid import UUID, uuid4
 import httpx
 import sqlalchemy as sa
 
-from core.ids import EVENT, FILE, JOB, SINGLE, new_uuid, parse_public_id, public_id
+from core.ids import EVENT, FILE, JOB, KEY, SINGLE, TENANT, new_uuid, parse_public_id, public_id
 from jobs.tables.jobs import jobs
 from migrations.schema import SCHEMA
 from results.webhooks.endpoints.endpoints import ENDPOINT
 from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import job_message
-from tenancy.api_keys import NewKey, create_key
+from tenancy.api_keys import create_key
 from tenancy.audit_log import ENTRY
+from tenancy.key_secrets import NewKey
 from tenancy.tables import api_keys
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id, ok
@@ -43,8 +44,22 @@ class Two:
     owner: World
     stranger: World
     revoked: NewKey  # of the owner
+    operator: NewKey  # with the role admin
+    revoked_operator: NewKey
     asking_owner: httpx.Client
     asking_stranger: httpx.Client
+    asking_operator: httpx.Client
+    asking_reader: httpx.Client  # an operator who may only read
+    operators_ids: Mapping[str, str]  # what an operator may name and change
+
+    def asker(self, path: str) -> World:
+        """Return whose ids stand in a path, like `asking`."""
+        is_for_operators = path.startswith("/v1/admin/")
+        return World(self.operator, self.operators_ids) if is_for_operators else self.stranger
+
+    def asking(self, path: str) -> httpx.Client:
+        """Return who may ask for a path: an operator, or the stranger."""
+        return self.asking_operator if path.startswith("/v1/admin/") else self.asking_stranger
 
 
 def with_new_tenant(site: Site) -> Site:
@@ -90,6 +105,8 @@ def add_world(site: Site, key: NewKey) -> World:
             "callback": callback,
             "message": _message(site),
             "entry": _entry(site),
+            "tenant": public_id(TENANT, site.tenant_id),
+            "key": public_id(KEY, key.key_id),
         },
     )
 
@@ -100,6 +117,7 @@ def own_path(path: str, asker: World) -> str:
     names |= {"file_id": "file", "job_id": "job", "custom_id": "item"}
     for parameter, name in names.items():
         path = path.replace(f"{{{parameter}}}", asker.ids[name])
+    path = path.replace("{tenant_id}", asker.ids["tenant"]).replace("{key_id}", asker.ids["key"])
     return path.replace("{name}", "org/small")
 
 
@@ -116,6 +134,9 @@ def never_existed() -> dict[str, str]:
         "callback": ENDPOINT,
         "message": EVENT,
         "entry": ENTRY,
+        "operation": ENTRY,
+        "tenant": TENANT,
+        "key": KEY,
     }
     ids = {name: public_id(prefix, new_uuid()) for name, prefix in names.items()}
     return ids | {

@@ -1,0 +1,147 @@
+"""Routes of operators for what the installation has: models, pools, replicas, topics, audit log."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Response
+
+from api.admin.operator_requests import OperatorRequest, OperatorRequestDep
+from api.audit_log_routes import entry_object
+from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.responses import json_response
+from api.online.online_runtime import OnlineRuntime
+from api.resources import page_object, seconds
+from jobs.expansion.pool_capacity import sum_by_pool
+from jobs.store.keyset_pages import unknown_cursor_error
+from registry.models import ModelVersion, list_models, list_pools
+from tenancy.audit_log import ENTRY
+from tenancy.audit_reading import read_entries
+from tenancy.installation_log import INSTALLATION
+from topics.records.catalogue import JOB_CLASSES, SHARED_TOPICS, Topic, pool_topics
+from topics.records.records import Capacity
+
+router = APIRouter()
+
+ID_CHARS_MAX: Final = 512
+
+
+@router.get("/v1/admin/models")
+async def show_models(
+    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
+) -> Response:
+    """List the version of every model that serves new jobs, by name."""
+    models = await request.run(list_models)
+    return _page_by_id((_model_object(model) for model in models), after, limit)
+
+
+@router.get("/v1/admin/pools")
+async def show_pools(
+    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
+) -> Response:
+    """List the pools of all model versions with the capacity that replicas report, by name."""
+    versions = await request.run(list_pools)
+    reports = _capacity_reports(request)
+    names = {*versions, *(capacity.pool for capacity in reports)}
+    return _page_by_id((_pool_object(name, versions, reports) for name in names), after, limit)
+
+
+@router.get("/v1/admin/replicas")
+async def show_replicas(
+    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
+) -> Response:
+    """List the replicas that reported within the last seconds, by id, one object a class."""
+    reports = _capacity_reports(request)
+    return _page_by_id((_replica_object(capacity) for capacity in reports), after, limit)
+
+
+@router.get("/v1/admin/topics")
+async def show_topics(
+    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
+) -> Response:
+    """List the topics that the catalogue names for the installation's pools, by name."""
+    pools = await request.run(list_pools)
+    topics = [*SHARED_TOPICS, *(topic for pool in pools for topic in pool_topics(pool))]
+    return _page_by_id((_topic_object(topic) for topic in topics), after, limit)
+
+
+@router.get("/v1/admin/audit_log")
+async def show_audit_log(
+    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
+) -> Response:
+    """List the operations of operators, newest first."""
+
+    def read(connection: sa.Connection) -> tuple[list[sa.Row[Any]], bool] | None:
+        return read_entries(connection, INSTALLATION, after=parse_after(ENTRY, after), limit=limit)
+
+    page = await request.run(read)
+    if page is None:
+        raise unknown_cursor_error()
+    return json_response(page_object(*page, entry_object))
+
+
+def _page_by_id(objects: Iterable[dict[str, object]], after: str | None, limit: int) -> Response:
+    """Answer with the page behind the id `after`, which need not exist any more."""
+    if after is not None and len(after) > ID_CHARS_MAX:
+        raise unknown_cursor_error()
+    ordered = sorted(objects, key=lambda one: str(one["id"]))
+    rest = [one for one in ordered if after is None or str(one["id"]) > after]
+    return json_response(page_object(rest[:limit], len(rest) > limit, lambda one: one))
+
+
+def _capacity_reports(request: OperatorRequest) -> list[Capacity]:
+    """Return what the replicas reported lately, as far as this process reads the log."""
+    online: OnlineRuntime | None = request.http.app.state.online
+    return [] if online is None else online.pools.reports(now_s=online.clock.monotonic_s())
+
+
+def _model_object(model: ModelVersion) -> dict[str, object]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created_at": seconds(model.created_at),
+        "version": model.version,
+        "pool": model.pool,
+        "engine": model.engine,
+        "endpoints": list(model.endpoints),
+    }
+
+
+def _pool_object(
+    pool: str, versions: Mapping[str, Sequence[str]], reports: Sequence[Capacity]
+) -> dict[str, object]:
+    classes: dict[str, object] = {}
+    for job_class in JOB_CLASSES:
+        of_class = [r for r in reports if (r.pool, r.job_class) == (pool, job_class)]
+        total = sum_by_pool(of_class).get(pool)  # None: no replica accepts items
+        classes[job_class] = {
+            "replicas": len(of_class),
+            "available_replicas": sum(report.available for report in of_class),
+            "items_per_s": 0.0 if total is None else total.items_per_s,
+            "concurrency": 0 if total is None else total.concurrency,
+        }
+    return {
+        "id": pool,
+        "object": "pool",
+        "model_versions": list(versions.get(pool, ())),
+        "classes": classes,
+    }
+
+
+def _replica_object(capacity: Capacity) -> dict[str, object]:
+    return {
+        "id": f"{capacity.replica_id}/{capacity.job_class}",
+        "object": "replica",
+        "replica": capacity.replica_id,
+        "class": capacity.job_class,
+        "pool": capacity.pool,
+        "available": capacity.available,
+        "has_suspects": capacity.in_danger,
+        "items_per_s": capacity.items_per_s,
+        "concurrency": capacity.concurrency,
+        "partitions": list(capacity.partitions),
+    }
+
+
+def _topic_object(topic: Topic) -> dict[str, object]:
+    return {"id": topic.name, "object": "topic", **topic.facts()}
