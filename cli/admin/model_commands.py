@@ -1,13 +1,15 @@
 """`millrace models`: register and list model versions."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from cli.admin.administration import administration
 from cli.admin.operator_connections import DataOption, transaction
 from cli.output import FormatOption, OutputFormat, write_output
-from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
-from registry.models import list_models as newest_versions
+from registry.models import ENDPOINTS, ENGINES, add_model
+from tenancy.audit_log import Action
+from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 
 app = typer.Typer(help="Register and list models. For operators: connects to Postgres.")
 
@@ -36,20 +38,17 @@ def add(
         added = add_model(
             connection, name, version, pool=pool, engine=engine, endpoints=endpoint_paths(endpoints)
         )
+        subject, details = f"{added.name}@{added.version}", {"pool": pool, "engine": engine}
+        record_operator_event(connection, CLI_OPERATOR, Action.MODEL_REGISTERED, subject, details)
     typer.echo(f"{added.name} {added.version}")
 
 
 @app.command("list")
 def list_models(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List the newest version of every model, which serves new jobs."""
-    with transaction(data) as connection:
-        found = newest_versions(connection)
-    write_output(
-        output_format,
-        [_as_json(model) for model in found],
-        _HEADERS,
-        lambda: [(m.name, m.version, m.pool, m.engine, ",".join(m.endpoints)) for m in found],
-    )
+    with administration(data) as installation:
+        found = installation.models()
+    write_output(output_format, found, _HEADERS, lambda: [_cells(model) for model in found])
 
 
 def endpoint_paths(text: str) -> tuple[str, ...]:
@@ -58,12 +57,6 @@ def endpoint_paths(text: str) -> tuple[str, ...]:
     return tuple(n if n.startswith("/") else f"/v1/{n}" for n in names if n)
 
 
-def _as_json(model: ModelVersion) -> dict[str, object]:
-    return {
-        "name": model.name,
-        "version": model.version,
-        "pool": model.pool,
-        "engine": model.engine,
-        "endpoints": list(model.endpoints),
-        "created_at": int(model.created_at.timestamp()),
-    }
+def _cells(model: dict[str, Any]) -> tuple[str, ...]:
+    texts = (model[name] for name in ("name", "version", "pool", "engine"))
+    return (*texts, ",".join(model["endpoints"]))

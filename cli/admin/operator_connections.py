@@ -16,7 +16,7 @@ from storage.postgres import engines
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
-_DATABASE_URL = f"{DatabaseSettings.env_prefix}URL"
+DATABASE_URL = f"{DatabaseSettings.env_prefix}URL"
 
 DataOption: TypeAlias = Annotated[
     Path | None,
@@ -66,10 +66,15 @@ def _environment(data: Path | None) -> Mapping[str, str]:
         raise NoStackError(f"No stack runs on {data}.")
     return {
         **os.environ,
-        _DATABASE_URL: state.database_url,
+        DATABASE_URL: state.database_url,
         f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS": state.kafka_bootstrap_servers,
         **state.kafka_credentials,
     }
+
+
+def names_database(data: Path | None) -> bool:
+    """Whether the variables or the data folder name a database."""
+    return data is not None or bool(os.environ.get(DATABASE_URL))
 
 
 def known_pools(data: Path | None) -> Sequence[str]:
@@ -77,7 +82,7 @@ def known_pools(data: Path | None) -> Sequence[str]:
 
     Returns none when the settings name no database. Raises SettingsError, NoStackError.
     """
-    if data is None and _DATABASE_URL not in os.environ:
+    if not names_database(data):
         return []
     query = sa.select(model_versions.c.pool).distinct().order_by(model_versions.c.pool)
     with transaction(data) as connection:

@@ -1,22 +1,19 @@
 """`millrace tenants` and `millrace keys`: tenants, their response cache and their API keys."""
 
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
 
-import sqlalchemy as sa
 import typer
 
-from cli.admin.operator_connections import DataOption, transaction
+from cli.admin.administration import administration
+from cli.admin.operator_connections import DataOption
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
-from core.ids import KEY, TENANT, parse_public_id, public_id
-from tenancy import api_keys
-from tenancy.response_cache import TTL_S_MAX, set_response_cache
-from tenancy.tables import api_keys as key_rows
-from tenancy.tables import tenants
-from tenancy.tenants import create_tenant, find_tenant, set_call_timeout, set_zero_retention
+from tenancy.response_cache import TTL_S_MAX
 
-keys = typer.Typer(help="Create, list and revoke API keys. For operators: connects to Postgres.")
-app = typer.Typer(help="Create, list and set up tenants. For operators: connects to Postgres.")
+_HOW: Final = "For operators: connects to Postgres, or to the API with MILLRACE_OPERATOR_KEY."
+keys = typer.Typer(help=f"Create, list and revoke API keys. {_HOW}")
+app = typer.Typer(help=f"Create, list and set up tenants. {_HOW}")
 
 _KEY_HEADERS = ("id", "tenant", "name", "ends with", "created", "revoked")
 _HEADERS = ("name", "id", "bytes at most", "cache", "zero retention", "calls at most", "created")
@@ -35,11 +32,11 @@ def create(
     data: DataOption = None,
 ) -> None:
     """Create a tenant and print its id. Next: `millrace keys create --tenant NAME`."""
-    with transaction(data) as connection:
-        tenant_id = create_tenant(
-            connection, name, stored_bytes_max=stored_bytes_max, zero_retention=zero_retention
+    with administration(data) as installation:
+        tenant_id = installation.create_tenant(
+            name, stored_bytes_max=stored_bytes_max, zero_retention=zero_retention
         )
-    typer.echo(public_id(TENANT, tenant_id))
+    typer.echo(tenant_id)
 
 
 @app.command()
@@ -64,13 +61,13 @@ def update(
     if zero_retention is None and call_timeout is None:
         raise typer.BadParameter("give --zero-retention or --call-timeout")
     timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
-    with transaction(data) as connection:
-        tenant_id = find_tenant(connection, name)
-        if zero_retention is not None:
-            set_zero_retention(connection, tenant_id, on=zero_retention)
-        if call_timeout is not None:
-            timeout_ms = None if timeout_s is None else timeout_s * 1000
-            set_call_timeout(connection, tenant_id, timeout_ms)
+    changes: dict[str, object] = {}
+    if zero_retention is not None:
+        changes["zero_retention"] = zero_retention
+    if call_timeout is not None:
+        changes["call_timeout_ms"] = None if timeout_s is None else timeout_s * 1000
+    with administration(data) as installation:
+        installation.change_tenant(name, changes)
     if zero_retention is not None:
         typer.echo(f"{name} zero retention {'on' if zero_retention else 'off'}")
     if call_timeout is not None:
@@ -90,46 +87,29 @@ def cache(
     API processes apply it within seconds.
     """
     ttl_s = _seconds_or_off(seconds)
-    with transaction(data) as connection:
-        set_response_cache(connection, find_tenant(connection, name), ttl_s)
+    with administration(data) as installation:
+        installation.change_tenant(name, {"response_cache_ttl_s": ttl_s})
     typer.echo(f"{name} {_seconds_text(ttl_s)}")
 
 
 @app.command("list")
 def list_tenants(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List all tenants by name."""
-    columns = (
-        tenants.c.id,
-        tenants.c.name,
-        tenants.c.stored_bytes_max,
-        tenants.c.response_cache_ttl_s,
-        tenants.c.zero_retention,
-        tenants.c.call_timeout_ms,
-        tenants.c.created_at,
-    )
-    with transaction(data) as connection:
-        found = connection.execute(sa.select(*columns).order_by(tenants.c.name)).all()
-    values = [_as_json(row) for row in found]
-    write_output(output_format, values, _HEADERS, lambda: [_cells(row) for row in found])
+    with administration(data) as installation:
+        found = installation.tenants()
+    write_output(output_format, found, _HEADERS, lambda: [_cells(tenant) for tenant in found])
 
 
-def _as_json(row: Any) -> dict[str, object]:
-    return {
-        **row._asdict(),
-        "id": public_id(TENANT, row.id),
-        "created_at": int(row.created_at.timestamp()),
-    }
-
-
-def _cells(row: Any) -> tuple[str, ...]:
+def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
+    bytes_max, timeout_ms = tenant["stored_bytes_max"], tenant["call_timeout_ms"]
     return (
-        row.name,
-        public_id(TENANT, row.id),
-        "default" if row.stored_bytes_max is None else f"{row.stored_bytes_max:,}",
-        _seconds_text(row.response_cache_ttl_s),
-        "yes" if row.zero_retention else "no",
-        "default" if row.call_timeout_ms is None else f"{row.call_timeout_ms / 1000:g} s",
-        row.created_at.isoformat(timespec="seconds"),
+        tenant["name"],
+        tenant["id"],
+        "default" if bytes_max is None else f"{bytes_max:,}",
+        _seconds_text(tenant["response_cache_ttl_s"]),
+        "yes" if tenant["zero_retention"] else "no",
+        "default" if timeout_ms is None else f"{timeout_ms / 1000:g} s",
+        _moment(tenant["created_at"]),
     )
 
 
@@ -155,10 +135,10 @@ def create_tenant_key(
 
     Its id, which `revoke` needs, goes to stderr.
     """
-    with transaction(data) as connection:
-        key = api_keys.create_key(connection, find_tenant(connection, tenant), name)
-    typer.echo(f"{public_id(KEY, key.key_id)} of tenant {tenant}; shown this once:", err=True)
-    typer.echo(key.secret)
+    with administration(data) as installation:
+        key_id, secret = installation.create_key(tenant, name)
+    typer.echo(f"{key_id} of tenant {tenant}; shown this once:", err=True)
+    typer.echo(secret)
 
 
 @keys.command("list")
@@ -169,26 +149,9 @@ def list_keys(
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List keys, oldest first, with their tenants and last characters; never the keys."""
-    query = (
-        sa.select(
-            key_rows.c.id,
-            tenants.c.name.label("tenant"),
-            key_rows.c.name,
-            key_rows.c.hint,
-            key_rows.c.created_at,
-            key_rows.c.revoked_at,
-        )
-        .join(tenants, tenants.c.id == key_rows.c.tenant_id)
-        .order_by(key_rows.c.created_at, key_rows.c.id)
-    )
-    with transaction(data) as connection:
-        if tenant is not None:
-            query = query.where(key_rows.c.tenant_id == find_tenant(connection, tenant))
-        if not revoked:
-            query = query.where(key_rows.c.revoked_at.is_(None))
-        found = connection.execute(query).all()
-    values = [_key_json(row) for row in found]
-    write_output(output_format, values, _KEY_HEADERS, lambda: [_key_cells(row) for row in found])
+    with administration(data) as installation:
+        found = installation.keys(tenant, with_revoked=revoked)
+    write_output(output_format, found, _KEY_HEADERS, lambda: [_key_cells(key) for key in found])
 
 
 @keys.command()
@@ -197,29 +160,25 @@ def revoke(
     data: DataOption = None,
 ) -> None:
     """Revoke a key permanently. Jobs that it created continue."""
-    parsed = parse_public_id(KEY, key_id)
-    with transaction(data) as connection:
-        revoked = parsed is not None and api_keys.revoke_key(connection, parsed)
+    with administration(data) as installation:
+        revoked = installation.revoke_key(key_id)
     if not revoked:
         raise NotFoundError("No active key has this id.")
     typer.echo(f"{key_id} is revoked.", err=True)
 
 
-def _key_json(row: Any) -> dict[str, object]:
-    return {
-        **row._asdict(),
-        "id": public_id(KEY, row.id),
-        "created_at": int(row.created_at.timestamp()),
-        "revoked_at": row.revoked_at and int(row.revoked_at.timestamp()),
-    }
-
-
-def _key_cells(row: Any) -> tuple[str, ...]:
+def _key_cells(key: dict[str, Any]) -> tuple[str, ...]:
     return (
-        public_id(KEY, row.id),
-        row.tenant,
-        row.name,
-        f"…{row.hint}",
-        row.created_at.isoformat(timespec="seconds"),
-        row.revoked_at.isoformat(timespec="seconds") if row.revoked_at else "",
+        key["id"],
+        key["tenant"],
+        key["name"],
+        f"…{key['hint']}",
+        _moment(key["created_at"]),
+        _moment(key["revoked_at"]),
     )
+
+
+def _moment(created_s: int | None) -> str:
+    if created_s is None:
+        return ""
+    return datetime.fromtimestamp(created_s, UTC).isoformat(timespec="seconds")

@@ -9,9 +9,17 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.admin.operator_connections import DataOption, kafka_settings, known_pools
+from cli.admin.operator_connections import (
+    DataOption,
+    kafka_settings,
+    known_pools,
+    names_database,
+    transaction,
+)
 from cli.exits import ExitCode
 from cli.output import FormatOption, OutputFormat, write_output
+from tenancy.audit_log import Action
+from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 from topics.clients.admin import TopicAdmin
 from topics.records.access import Access, role_access
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
@@ -37,7 +45,7 @@ PoolOption: TypeAlias = Annotated[
 def list_topics(output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List the topics of the catalogue with their properties. Needs no broker."""
     topics = (*SHARED_TOPICS, *pool_topics(_ANY_POOL))
-    values = [_as_json(topic) for topic in topics]
+    values = [topic.facts() for topic in topics]
     write_output(output_format, values, _HEADERS, lambda: [_cells(topic) for topic in topics])
 
 
@@ -45,13 +53,20 @@ def list_topics(output_format: FormatOption = OutputFormat.TABLE) -> None:
 def create(pool: PoolOption = None, data: DataOption = None) -> None:
     """Create missing topics and print their names.
 
-    Of existing topics it only sets the retention of prompts and answers.
+    Of existing topics it only sets the retention of prompts and answers. The audit log has the
+    names of created topics where the settings name the database.
     """
     admin = _admin(data)
     topics = _topics(pool, data)
-    for name in admin.create(topics):
+    created = admin.create(topics)
+    for name in created:
         typer.echo(name)
     admin.apply_body_retention(topics)
+    if created and names_database(data):
+        with transaction(data) as connection:
+            record_operator_event(
+                connection, CLI_OPERATOR, Action.TOPICS_CREATED, "topics", {"topics": created}
+            )
 
 
 @app.command()
@@ -118,20 +133,6 @@ def _admin(data: DataOption) -> TopicAdmin:
 def _topics(pool: PoolOption, data: DataOption) -> list[Topic]:
     pools = sorted({*known_pools(data), *(pool or [])})
     return [*SHARED_TOPICS, *(topic for name in pools for topic in pool_topics(name))]
-
-
-def _as_json(topic: Topic) -> dict[str, object]:
-    return {
-        "name": topic.name,
-        "records": [record.__name__ for record in topic.records],
-        "key": topic.key,
-        "partitions": topic.partition_count,
-        "retention_days": topic.retention_days,
-        "compacted": topic.compacted,
-        "ordering": topic.ordering,
-        "written_by": list(topic.written_by),
-        "read_by": list(topic.read_by),
-    }
 
 
 def _cells(topic: Topic) -> tuple[str, ...]:

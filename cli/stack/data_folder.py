@@ -29,7 +29,18 @@ _PRIVATE: Final = ("kafka", "logs", "objects", "postgres")
 
 _SECRET_BYTES: Final = 32
 
-_NAMES: Final = {*_PRIVATE, "key", "lost+found", "ports.json", "stack.json", "webhook-key"}
+OPERATOR_KEY_FILE: Final = "operator-key"
+"""File with an operator key of the installation, mode 0600."""
+
+_NAMES: Final = {
+    *_PRIVATE,
+    "key",
+    OPERATOR_KEY_FILE,
+    "lost+found",
+    "ports.json",
+    "stack.json",
+    "webhook-key",
+}
 """Allowed names in a data folder without a lock file: a copied or manually prepared folder."""
 
 

@@ -1,4 +1,4 @@
-"""Creates the topics, schema, models, tenant and API key that the roles of a stack need."""
+"""Creates the topics, schema, models, tenant and keys that the roles of a stack need."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,14 +6,17 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from cli.stack.data_folder import write_private
+from cli.stack.data_folder import OPERATOR_KEY_FILE, write_private
 from cli.stack.served_models import ServedModel
 from core.errors import RecordUnreadableError
 from migrations.runner import upgrade
-from registry.models import add_model
+from registry.models import add_model, find_model
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate, create_key
+from tenancy.audit_log import Action
+from tenancy.installation_log import CLI_OPERATOR, record_operator_event
+from tenancy.operator_keys import OperatorRole, authenticate_operator, create_operator_key
 from tenancy.tenants import TenantNotFoundError, create_tenant, find_tenant
 from topics.clients.admin import TopicAdmin
 from topics.errors import TopicDriftError
@@ -45,16 +48,13 @@ def prepare_installation(
     settings = DatabaseSettings.model_validate({"url": database_url})
     engine = create_engine(settings, application_name="millrace-up")
     try:
+        # One transaction each: none takes a lock after that on the installation's audit log.
+        for model in models:
+            with engine.begin() as connection:
+                _add_model(connection, model)
         with engine.begin() as connection:
-            for model in models:
-                add_model(
-                    connection,
-                    model.name,
-                    model.version,
-                    pool=model.pool,
-                    engine=model.engine,
-                    endpoints=model.endpoints,
-                )
+            _save_operator_key(data / OPERATOR_KEY_FILE, connection)
+        with engine.begin() as connection:
             return _saved_key(data / "key", connection)
     finally:
         engine.dispose()
@@ -83,6 +83,32 @@ def watch_replica_credit(
         yield has_credit
     finally:
         tail.close()
+
+
+def _add_model(connection: sa.Connection, model: ServedModel) -> None:
+    """Register a model, and record it unless this version served before."""
+    before = find_model(connection, model.name)
+    added = add_model(
+        connection,
+        model.name,
+        model.version,
+        pool=model.pool,
+        engine=model.engine,
+        endpoints=model.endpoints,
+    )
+    if before is None or before.version != added.version:
+        subject, details = f"{added.name}@{added.version}", {"pool": added.pool}
+        details["engine"] = added.engine
+        record_operator_event(connection, CLI_OPERATOR, Action.MODEL_REGISTERED, subject, details)
+
+
+def _save_operator_key(path: Path, connection: sa.Connection) -> None:
+    """Write an operator key with the role admin, unless the one in `path` works."""
+    saved = path.read_text().strip() if path.exists() else ""
+    if authenticate_operator(connection, saved) is not None:
+        return
+    key = create_operator_key(connection, "millrace up", OperatorRole.ADMIN)
+    write_private(path, key.secret.encode())  # before the commit, like the key of `TENANT`
 
 
 def _saved_key(path: Path, connection: sa.Connection) -> str:

@@ -124,12 +124,16 @@ def test_topics_of_registered_models_are_created_and_checked(
     missing = millrace("topics", "check", "--pool", "extra")
     created = millrace("topics", "create", "--pool", "extra")
     checked = millrace("topics", "check", "--pool", "extra")
+    recorded = json.loads(millrace("audit", "list", "-o", "json").stdout)
 
     assert missing.exit_code == ExitCode.FAILED
     assert len(missing.stdout.splitlines()) == len(topics)
     assert created.exit_code == ExitCode.OK
     assert sorted(created.stdout.split()) == sorted(topic_prefix + t.name for t in topics)
     assert (checked.exit_code, checked.stdout) == (ExitCode.OK, "")
+    assert [row["action"] for row in recorded] == ["topics.created", "model.registered"]
+    assert sorted(recorded[0]["details"]["topics"]) == sorted(created.stdout.split())
+    assert recorded[1]["subject"] == "m@1"
 
 
 def test_topic_list_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
