@@ -50,6 +50,7 @@ class Action(StrEnum):
     JOB_REBUILT = "job.rebuilt"
     ITEMS_REDRIVEN = "items.redriven"
     REQUEST_CANCELLED = "request.cancelled"
+    REQUEST_DELETED = "request.deleted"
     FILE_DELETED = "file.deleted"
     ENDPOINT_CREATED = "webhook_endpoint.created"
     ENDPOINT_CHANGED = "webhook_endpoint.changed"

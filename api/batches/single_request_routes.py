@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
-from api.http.responses import memory_limited_response
+from api.http.responses import json_response, memory_limited_response
 from api.online.call_errors import DEADLINE, JOB_CANCELLED, deadline_exceeded, job_cancelled
 from api.online.online_runtime import OnlineRuntime
 from api.resources import seconds, usage_object
@@ -19,6 +19,7 @@ from core.ids import REQUEST, SINGLE, parse_public_id, public_id
 from core.outcomes import Outcome
 from core.states import JobState
 from jobs.store.single_requests import cancel_request, find_request
+from results.retention.deletion import delete_ended_request
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import read_object
 from tenancy.audit_log import Action
@@ -41,16 +42,29 @@ async def show(job_id: str, request: TenantRequestDep) -> Response:
 
 
 @router.delete("/v1/jobs/{job_id}")
-async def cancel(job_id: str, request: TenantRequestDep) -> Response:
-    """Cancel a job. Output generated so far is lost."""
+async def cancel_or_delete(
+    job_id: str, request: TenantRequestDep, cancel_only: bool = False
+) -> Response:
+    """Cancel a job, whose output so far is lost; delete one that has ended, with its answer.
+
+    With `cancel_only` a job that has ended is refused and stays.
+    """
     request_id = parse_public_id(SINGLE, job_id)
 
-    def work(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any]:
+    def work(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any] | None:
+        key_id = request.principal.key_id
+        if not cancel_only and delete_ended_request(
+            connection, tenant_id, request_id, key_id=key_id
+        ):
+            request.record_audit_entry(connection, Action.REQUEST_DELETED, job_id)
+            return None
         row = cancel_request(connection, tenant_id, request_id)
         request.record_audit_entry(connection, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id))
         return row
 
     row = await request.run(work)
+    if row is None:
+        return json_response({"id": job_id, "object": "job", "deleted": True})
     online: OnlineRuntime | None = request.http.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
         online.heartbeat.abort_call(row.id)  # at once; other processes learn of it from the log

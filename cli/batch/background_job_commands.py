@@ -6,14 +6,16 @@ import typer
 
 from cli.api_client import Client, get_json, json_object, path_segment, require_id, with_client
 from cli.batch.job_display import time_text
+from cli.exits import JobStillRunningError
 from cli.output import FormatOption, OutputFormat, write_output
 
-app = typer.Typer(help="Show single requests that were answered 202, and cancel them.")
+app = typer.Typer(help="Show single requests that were answered 202, cancel and delete them.")
 
 IdArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="The id in the 202 response.", callback=require_id)
 ]
 
+_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 _TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_at")
 
 
@@ -30,7 +32,21 @@ def cancel(
     client: Client, job: IdArgument, output_format: FormatOption = OutputFormat.TABLE
 ) -> None:
     """Cancel a request that has no response yet, and show it."""
-    _write(json_object(client.delete(_path(job), cast_to=object)), output_format)
+    options: Any = {"params": {"cancel_only": "true"}}  # never delete an answer by a late cancel
+    _write(json_object(client.delete(_path(job), cast_to=object, options=options)), output_format)
+
+
+@app.command()
+@with_client
+def delete(client: Client, job: IdArgument) -> None:
+    """Delete a request that has ended, with its response. Its bill remains.
+
+    Exit code 5: it has not ended.
+    """
+    if get_json(client, _path(job)).get("status") not in _ENDED:
+        raise JobStillRunningError
+    client.delete(_path(job), cast_to=object)
+    typer.echo("deleted")
 
 
 def job_fields(job: dict[str, Any]) -> list[tuple[str, str]]:

@@ -123,7 +123,12 @@ def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
         with_counters()
         .outerjoin(items, is_its_item)
         .add_columns(*answer)
-        .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, _IS_REQUEST)
+        .where(
+            jobs.c.id == job_id,
+            jobs.c.tenant_id == tenant_id,
+            jobs.c.deleted_at.is_(None),
+            _IS_REQUEST,
+        )
     )
 
 

@@ -1,6 +1,7 @@
 """Removes the rows of deleted batches in slices, then their objects, and records the removal.
 
-Every step may be repeated, so a crash between two slices costs nothing. Batches are served round
+A deleted single request is a batch of one item here. Every step may be repeated, so a crash between
+two slices costs nothing. Batches are served round
 robin: after about SLICE_ROWS rows a batch is queued behind all others that are due.
 """
 
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from core.object_names import answer_prefix
+from core.states import JobKind
 from jobs.store.days import job_day
 from jobs.store.removable_objects import destroy_job_key, find_removable_file, mark_removed
 from jobs.tables.files import job_inputs
@@ -111,6 +113,7 @@ class BatchDataRemoval:
 
     def _finish(self, row: sa.Row[Any]) -> None:
         """Remove the objects and record it, unless stopped. Raises what a store raises."""
+        is_batch = row.kind == JobKind.BATCH
         prefix = result_prefix(row.id)
         object_count = self._delete_below(prefix) + self._delete_below(answer_prefix(row.id))
         with self.engine.connect() as connection:
@@ -140,11 +143,11 @@ class BatchDataRemoval:
                 record_deletion(
                     connection,
                     tenant_id=row.tenant_id,
-                    what=What.BATCH_BODIES,
+                    what=What.BATCH_BODIES if is_batch else What.REQUESTS,
                     subject_id=row.id,
                     counts={"objects": object_count},
                 )
-        RETENTION_REMOVED.labels("batch").inc(removed)
+        RETENTION_REMOVED.labels("batch" if is_batch else "request").inc(removed)
 
     def _delete_below(self, prefix: str) -> int:
         total = 0

@@ -1,4 +1,4 @@
-"""Deletes a batch, by its owner or by age: one transaction hides it and leaves a tombstone.
+"""Deletes a batch or a single request: one transaction hides it and leaves a tombstone.
 
     lock the job ─► tombstone ─► delete its files ─► delete its counters ─► record the deletion
 
@@ -16,12 +16,15 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.states import TERMINAL_STATES, JobKind
+from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.errors import JobNotEndedError, JobNotFoundError
+from jobs.store.days import job_day
 from jobs.tables.files import files, job_inputs
+from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import job_counters, jobs
 from results.metrics import RETENTION_FAILURES, RETENTION_REMOVED
 from results.webhooks.tables import webhook_watches
+from storage.postgres.items import items
 from tenancy.deletions import What, record_deletion
 
 LOG = logging.getLogger(__name__)
@@ -62,10 +65,55 @@ def delete_batch(
     return make_tombstone(connection, row, key_id=key_id)
 
 
+def delete_ended_request(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, *, key_id: UUID
+) -> dict[str, int] | None:
+    """Delete a single request that has ended, with its answer, at the request of its owner.
+
+    Returns the counts of deleted items and files; None, without a change, when there is no such
+    request, it has not ended, or it was cancelled and has no answer.
+    """
+    row = connection.execute(
+        sa.select(jobs)
+        .where(
+            jobs.c.id == job_id,
+            jobs.c.tenant_id == tenant_id,
+            jobs.c.kind == JobKind.REQUEST.value,
+            jobs.c.deleted_at.is_(None),
+            jobs.c.state.in_([state.value for state in TERMINAL_STATES]),  # no lock on others
+        )
+        .with_for_update()
+    ).one_or_none()
+    if row is None:
+        return None
+    if row.state == JobState.CANCELLED and not _has_answer(connection, row):
+        return None
+    _expire_saved_answers(connection, row)
+    return make_tombstone(connection, row, key_id=key_id)
+
+
+def _has_answer(connection: sa.Connection, row: sa.Row[Any]) -> bool:
+    answered = sa.exists().where(
+        items.c.job_day == job_day(row.created_at),
+        items.c.job_id == row.id,
+        items.c.status_code > 0,
+    )
+    return bool(connection.scalar(sa.select(answered)))
+
+
+def _expire_saved_answers(connection: sa.Connection, row: sa.Row[Any]) -> None:
+    """Forget what idempotency keys saved of a request; a finaliser removes a large answer soon."""
+    connection.execute(
+        sa.update(idempotency_keys)
+        .where(idempotency_keys.c.tenant_id == row.tenant_id, idempotency_keys.c.job_id == row.id)
+        .values(body=None, expires_at=sa.func.now())
+    )
+
+
 def make_tombstone(
     connection: sa.Connection, row: sa.Row[Any], *, key_id: UUID | None
 ) -> dict[str, int]:
-    """Make a tombstone of a terminal batch; `row` is its locked row of `jobs`.
+    """Make a tombstone of a terminal batch or request; `row` is its locked row of `jobs`.
 
     `key_id` is None for a deletion by age. Returns the counts of deleted items and files.
     """
@@ -93,7 +141,7 @@ def make_tombstone(
     record_deletion(
         connection,
         tenant_id=row.tenant_id,
-        what=What.BATCH,
+        what=What.BATCH if row.kind == JobKind.BATCH else What.REQUEST,
         subject_id=job_id,
         key_id=key_id,
         counts=counts,

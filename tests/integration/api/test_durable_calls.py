@@ -252,6 +252,34 @@ def test_a_cancelled_job(online: Online) -> None:
         assert ok(online.client.delete(f"/v1/jobs/{job}"))["status"] == "cancelling"
 
 
+def test_an_answered_job_is_deleted(online: Online) -> None:
+    """Its answer is gone, its key is free, and the deletion is recorded."""
+
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        online.record(chunk)
+        answer_at_once(pool, chunk)
+
+    online.pool.script = script
+    ok(online.call(Idempotency_Key="k"))
+    path = f"/v1/jobs/job_{online.pool.only_chunk().job.job_id.hex}"
+    online.end()
+    assert ok(online.client.get(path))["response"]["body"] == {"asked": ASK}
+    with online.site.client(online.site.other_key) as other:
+        refused(other.delete(path), 404)
+    kept = refused(online.client.delete(path, params={"cancel_only": True}), 400)
+    assert kept["code"] == "job_ended"
+
+    deleted = {"id": path.removeprefix("/v1/jobs/"), "object": "job", "deleted": True}
+    assert ok(online.client.delete(path)) == deleted
+    for answer in (online.client.get(path), online.client.delete(path)):
+        assert refused(answer, 404)["code"] == "job_not_found"
+    newest = ok(online.client.get("/v1/audit_log?limit=1"))["data"][0]
+    assert (newest["action"], newest["subject"]) == ("request.deleted", deleted["id"])
+    again = online.call(Idempotency_Key="k")
+    assert ok(again) == {"asked": ASK}
+    assert not is_replay(again)
+
+
 def test_batches_and_single_requests_are_separate(online: Online) -> None:
     job = ok(online.call({"background": True}), 202)["id"]
     refused(online.client.get(f"/v1/batches/{job}"), 404)

@@ -30,15 +30,21 @@ from jobs.store.single_requests import (
     request_input_key,
 )
 from jobs.tables.idempotency import idempotency_keys
+from jobs.tables.jobs import job_counters, job_cursors
+from jobs.tables.retries import item_attempts
 from results.finaliser import request_finaliser
 from results.finaliser.finalisation import READY
 from results.finaliser.request_finaliser import RequestFinaliser, finalise_requests
 from results.retention import object_removal
+from results.retention.batch_removal import BatchDataRemoval
+from results.retention.deletion import delete_ended_request
 from results.retention.object_removal import IdempotencyKeyRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
+from storage.postgres.items import items
+from tenancy.deletions import deletions
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import (
     close,
@@ -53,6 +59,7 @@ from tests.integration.results.outcomes import (
 from topics.records.records import ItemOutcome
 
 ENDPOINT = "/v1/chat/completions"
+KEY_ID = new_uuid()
 
 
 def add_request(engine: sa.Engine, store: LocalObjectStore, **fields: Any) -> tuple[UUID, UUID]:
@@ -185,6 +192,64 @@ def test_cancelled_request_ends_cancelled(engine: sa.Engine, store: LocalObjectS
     end(engine, store, job_id, outcome(0))
     with engine.begin() as connection, pytest.raises(RequestEndedError):
         cancel_request(connection, tenant_id, job_id)
+
+
+def test_an_answered_request_is_deleted_with_its_bodies(
+    engine: sa.Engine, store: LocalObjectStore
+) -> None:
+    """Its owner sees it nowhere, its key is free, no row or object has its answer; the bill stays.
+
+    Another request of the same day stays whole.
+    """
+    tenant_id, job_id = add_request(engine, store)
+    _, other_id = add_request(engine, store, tenant_id=tenant_id)
+    body_key = f"{answer_prefix(job_id)}0-1"
+    write_object(store, body_key, b"an answer")
+    write_object(store, "idempotency/stream", b"an answer")
+    write(engine, job_id, failed(0, status_code=500, retryable=True))
+    end(engine, store, job_id, outcome(0, body=None, body_key=body_key))
+    end(engine, store, other_id, outcome(0))
+    with engine.begin() as connection:
+        add_key(connection, tenant_id, "k", "idempotency/stream", 60.0)
+        connection.execute(sa.update(idempotency_keys).values(job_id=job_id))
+    billed = ledger(engine, job_id)
+    with engine.begin() as connection:
+        assert delete_ended_request(connection, new_uuid(), job_id, key_id=KEY_ID) is None
+        counts = delete_ended_request(connection, tenant_id, job_id, key_id=KEY_ID)
+        assert delete_ended_request(connection, tenant_id, job_id, key_id=KEY_ID) is None
+    assert counts == {"items": 1, "files": 0}
+    with pytest.raises(RequestNotFoundError):
+        find(engine, tenant_id, job_id)
+    with engine.begin() as connection, pytest.raises(RequestNotFoundError):
+        cancel_request(connection, tenant_id, job_id)
+
+    BatchDataRemoval(engine, store).run_once(1000)
+    IdempotencyKeyRemoval(engine, store).run_once()
+
+    for table in (items, item_attempts, job_counters, job_cursors):
+        assert count(engine, table, table.c.job_id == job_id) == 0, table.name
+    assert objects_of(store) == set()
+    assert ledger(engine, job_id) == billed
+    assert billed["item_count"] == 1
+    assert is_answered_well(find(engine, tenant_id, other_id))
+    with engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
+        told = connection.execute(sa.select(deletions.c.what, deletions.c.key_id)).all()
+    assert [tuple(row) for row in told] == [("request", KEY_ID), ("requests", None)]
+
+
+def test_a_request_without_an_answer_is_not_deleted(
+    engine: sa.Engine, store: LocalObjectStore
+) -> None:
+    tenant_id, job_id = add_request(engine, store)
+    with engine.begin() as connection:
+        assert delete_ended_request(connection, tenant_id, job_id, key_id=KEY_ID) is None
+        cancel_request(connection, tenant_id, job_id)
+    close(engine, job_id, CloseReason.CANCELLED)
+    RequestFinaliser(engine, store).run_once()
+    with engine.begin() as connection:
+        assert delete_ended_request(connection, tenant_id, job_id, key_id=KEY_ID) is None
+    assert find(engine, tenant_id, job_id).state == "cancelled"
 
 
 def test_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjectStore) -> None:

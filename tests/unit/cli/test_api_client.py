@@ -109,6 +109,7 @@ COMMANDS = [
     ("dlq", "show"),
     ("jobs", "show"),
     ("jobs", "cancel"),
+    ("jobs", "delete"),
     ("webhooks", "deliveries"),
     ("webhooks", "replay"),
 ]
@@ -140,6 +141,27 @@ def test_id_is_one_path_segment(verb: str, request_line: str) -> None:
 
     assert done.exit_code == ExitCode.NOT_FOUND
     assert server.seen == [request_line]
+
+
+def test_a_cancelled_request_is_never_deleted() -> None:
+    with serving(Answer({"id": "job_1", "object": "job", "status": "cancelling"})) as server:
+        done = millrace(server.url, "jobs", "cancel", "job_1")
+
+    assert done.exit_code == ExitCode.OK
+    assert server.seen == ["DELETE /v1/jobs/job_1?cancel_only=true"]
+
+
+def test_only_a_request_that_has_ended_is_deleted() -> None:
+    job = {"id": "job_1", "object": "job", "status": "completed"}
+    with serving(Answer(job)) as server:
+        done = millrace(server.url, "jobs", "delete", "job_1")
+    assert (done.exit_code, done.stdout) == (ExitCode.OK, "deleted\n")
+    assert server.seen == ["GET /v1/jobs/job_1", "DELETE /v1/jobs/job_1"]
+
+    with serving(Answer(job | {"status": "in_progress"})) as server:
+        done = millrace(server.url, "jobs", "delete", "job_1")
+    assert done.exit_code == ExitCode.CONFLICT
+    assert server.seen == ["GET /v1/jobs/job_1"]
 
 
 def test_delete_sends_one_request_and_confirms() -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 FILE = {"file": ("in.jsonl", b"{}")}
 DIFFERS = {"date", "x-request-id"}
 
-NO_IDS = {"limit", "order", "purpose", "status", "log", "name", "revoked"}
+NO_IDS = {"limit", "order", "purpose", "status", "log", "name", "revoked", "cancel_only"}
 """Query parameters that name nothing of anybody's."""
 
 
