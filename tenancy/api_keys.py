@@ -89,7 +89,11 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
             tenants.c.call_timeout_ms,
         )
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
-        .where(api_keys.c.secret_sha256.in_(hashes), api_keys.c.revoked_at.is_(None))
+        .where(
+            api_keys.c.secret_sha256.in_(hashes),
+            api_keys.c.revoked_at.is_(None),
+            tenants.c.deleted_at.is_(None),
+        )
     )
     principals = {}
     for digest, tenant_id, key_id, zero_retention, timeout_ms in rows:

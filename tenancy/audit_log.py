@@ -37,6 +37,7 @@ class Action(StrEnum):
 
     TENANT_CREATED = "tenant.created"
     TENANT_UPDATED = "tenant.updated"
+    TENANT_DELETED = "tenant.deleted"
     KEY_CREATED = "key.created"
     KEY_REVOKED = "key.revoked"
     JOB_CREATED = "job.created"

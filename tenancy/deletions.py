@@ -33,6 +33,7 @@ class What(StrEnum):
     FILE = "file"  # no longer visible
     BATCH = "batch"  # no longer visible
     BATCH_BODIES = "batch_bodies"  # its rows and objects were removed
+    TENANT = "tenant"  # with its keys; its data is being removed
     REQUEST = "request"  # a single request is no longer visible
     REQUESTS = "requests"  # single requests were removed with their rows and objects
 

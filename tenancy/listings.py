@@ -19,6 +19,7 @@ _TENANT_COLUMNS: Final = (
     tenants.c.call_timeout_ms,
     tenants.c.created_at,
 )
+_KEPT: Final = tenants.c.deleted_at.is_(None)
 _KEY_COLUMNS: Final = (
     api_keys.c.id,
     api_keys.c.tenant_id,
@@ -32,7 +33,7 @@ _KEY_COLUMNS: Final = (
 
 def tenant_row(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any] | None:
     """Return a tenant with its limits, or None."""
-    query: sa.Select[Any] = sa.select(*_TENANT_COLUMNS).where(tenants.c.id == tenant_id)
+    query: sa.Select[Any] = sa.select(*_TENANT_COLUMNS).where(tenants.c.id == tenant_id, _KEPT)
     return connection.execute(query).one_or_none()
 
 
@@ -52,7 +53,7 @@ def list_tenants(
 
     Without `limit` it is all of them.
     """
-    query = sa.select(*_TENANT_COLUMNS)
+    query = sa.select(*_TENANT_COLUMNS).where(_KEPT)
     if name is not None:
         query = query.where(tenants.c.name == name)
     return _page(connection, query, tenants, after=after, limit=limit)

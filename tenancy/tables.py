@@ -55,6 +55,16 @@ tenants: Final = Table(
     Column[datetime](
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
+    Column[datetime](
+        "deleted_at",
+        DateTime(timezone=True),
+        comment="nothing of it shows from then on, and all its data is being removed",
+    ),
+    Column[datetime](
+        "erased_at",
+        DateTime(timezone=True),
+        comment="when nothing but tombstones was left; the row goes with the last of them",
+    ),
 )
 
 api_keys: Final = Table(

@@ -65,7 +65,7 @@ def check_name(name: str, *, may_be_empty: bool = False) -> None:
 def find_tenant(connection: sa.Connection, name: str) -> UUID:
     """Return the tenant with that name. Raises TenantNotFoundError."""
     tenant_id: UUID | None = connection.scalar(
-        sa.select(tenants.c.id).where(tenants.c.name == name)
+        sa.select(tenants.c.id).where(tenants.c.name == name, tenants.c.deleted_at.is_(None))
     )
     if tenant_id is None:
         raise TenantNotFoundError(name=name)

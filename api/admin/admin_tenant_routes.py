@@ -21,6 +21,7 @@ from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import key_row, list_keys, list_tenants, tenant_row
 from tenancy.response_cache import TTL_S_MAX
 from tenancy.tenant_changes import change_tenant_limits
+from tenancy.tenant_deletion import delete_tenant
 from tenancy.tenants import NAME_CHARS_MAX, TenantNotFoundError, create_tenant
 
 router = APIRouter()
@@ -109,6 +110,15 @@ async def change(tenant_id: str, request: IdempotentAdminDep) -> Response:
 
     answer, is_replay = await request.execute_once(work)
     return saved_response(answer, is_replay=is_replay)
+
+
+@router.delete("/v1/admin/tenants/{tenant_id}")
+async def delete(tenant_id: str, request: AdminRequestDep) -> Response:
+    """Delete a tenant with its keys at once, and with all its data soon."""
+    parsed_id = _parsed(tenant_id)
+    await request.run(delete_tenant, parsed_id, request.operator)
+    deleted = {"id": public_id(TENANT, parsed_id), "object": "tenant", "deleted": True}
+    return json_response(deleted)
 
 
 @router.post("/v1/admin/tenants/{tenant_id}/keys")

@@ -42,9 +42,7 @@ async def show(job_id: str, request: TenantRequestDep) -> Response:
 
 
 @router.delete("/v1/jobs/{job_id}")
-async def cancel_or_delete(
-    job_id: str, request: TenantRequestDep, cancel_only: bool = False
-) -> Response:
+async def cancel(job_id: str, request: TenantRequestDep, cancel_only: bool = False) -> Response:
     """Cancel a job, whose output so far is lost; delete one that has ended, with its answer.
 
     With `cancel_only` a job that has ended is refused and stays.

@@ -22,6 +22,7 @@ from registry.models import list_models
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import list_keys, list_tenants
 from tenancy.tenant_changes import change_tenant_limits
+from tenancy.tenant_deletion import delete_tenant
 from tenancy.tenants import TenantNotFoundError, create_tenant, find_tenant
 
 OPERATOR_KEY_VARIABLE: Final = "MILLRACE_OPERATOR_KEY"
@@ -56,6 +57,10 @@ class Administration(Protocol):
 
     def change_tenant(self, name: str, changes: Mapping[str, object]) -> None:
         """Change limits of the tenant with that name. Raises TenantNotFoundError."""
+        ...
+
+    def delete_tenant(self, name: str) -> str:
+        """Delete the tenant with that name and return its id. Raises TenantNotFoundError."""
         ...
 
     def tenants(self) -> list[dict[str, Any]]:
@@ -119,6 +124,12 @@ class DatabaseAdministration:
         """See `Administration`."""
         change_tenant_limits(self._connection, find_tenant(self._connection, name), changes)
 
+    def delete_tenant(self, name: str) -> str:
+        """See `Administration`."""
+        tenant_id = find_tenant(self._connection, name)
+        delete_tenant(self._connection, tenant_id)
+        return public_id(TENANT, tenant_id)
+
     def tenants(self) -> list[dict[str, Any]]:
         """See `Administration`."""
         rows, _ = list_tenants(self._connection) or ([], False)
@@ -168,6 +179,12 @@ class ApiAdministration:
     def change_tenant(self, name: str, changes: Mapping[str, object]) -> None:
         """See `Administration`."""
         post_json(self._client, self._tenant_path(name), changes)
+
+    def delete_tenant(self, name: str) -> str:
+        """See `Administration`."""
+        tenant_id = self._tenant_id(name)
+        self._client.delete(f"/admin/tenants/{path_segment(tenant_id)}", cast_to=object)
+        return tenant_id
 
     def tenants(self) -> list[dict[str, Any]]:
         """See `Administration`."""

@@ -92,6 +92,22 @@ def cache(
     typer.echo(f"{name} {_seconds_text(ttl_s)}")
 
 
+@app.command()
+def delete(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Required: it cannot be undone.")] = False,
+    data: DataOption = None,
+) -> None:
+    """Delete a tenant with its keys at once, and with its jobs, files and webhooks soon.
+
+    Prints its id. The usage ledger and the audit log remain.
+    """
+    if not yes:
+        raise typer.BadParameter("add --yes: all data of the tenant is erased")
+    with administration(data) as installation:
+        typer.echo(installation.delete_tenant(name))
+
+
 @app.command("list")
 def list_tenants(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List all tenants by name."""

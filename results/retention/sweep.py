@@ -19,6 +19,7 @@ from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_unneeded_days
 from results.retention.deletion import BatchTombstones
 from results.retention.object_removal import KeyDestruction
+from results.retention.tenant_erasure import TenantErasure
 from results.settings import RetentionSettings
 from results.tables import sweep_leases
 from storage.objects.object_store import ObjectStore
@@ -60,16 +61,19 @@ class RetentionSweep:
     _tombstones: BatchTombstones = field(init=False)
     _keys: KeyDestruction = field(init=False)
     _data: BatchDataRemoval = field(init=False)
+    _tenants: TenantErasure = field(init=False)
 
     def __post_init__(self) -> None:
         self._tombstones = BatchTombstones(self.engine, self.is_stopping)
         self._keys = KeyDestruction(self.engine, self.store, self.is_stopping)
         self._data = BatchDataRemoval(self.engine, self.store, self.is_stopping)
+        self._tenants = TenantErasure(self.engine, self._tombstones, self.is_stopping)
 
     def run_once(self) -> None:
         """Run once if this process holds the lease. Raises one of DATABASE_UNAVAILABLE.
 
-        1. Make tombstones of expired batches. 2. Destroy keys of deleted zero-retention batches.
+        1. Delete what deleted tenants have; make tombstones of expired batches. 2. Destroy keys of
+        deleted zero-retention batches.
         3. Delete expired files. 4. Now and then drop days of items and old tombstones.
         5. Remove expired requests. 6. Remove rows and objects of deleted batches.
         7. Remove rows of files whose objects were removed long ago.
@@ -80,6 +84,7 @@ class RetentionSweep:
         hours = days.zero_retention_hours
         if self._run_count % _SLOW_RUNS == 0:
             self._tombstones.retry_refused()
+        self._tenants.run_once()
         self._tombstones.run_once(expired_data.old_batches_query(days.batch_days))
         self._tombstones.run_once(expired_data.ended_query(hours))
         self._keys.run_once()
@@ -89,6 +94,7 @@ class RetentionSweep:
         if self._run_count % _SLOW_RUNS == 0:
             RETENTION_REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
             self._run_slices("tombstone", expired_data.purge_tombstones, days=days.tombstone_days)
+            self._tenants.remove_rows()
         self._run_count += 1
         self._remove_requests()
         if self._has_lease():

@@ -172,6 +172,19 @@ def change_endpoint(
     return changed
 
 
+_ERASED: Final[dict[str, Any]] = {
+    "name": "",
+    "url": "",
+    "sealed_secret": None,
+    "secret_hint": "",
+    "sealed_old_secret": None,
+    "old_secret_until": None,
+    "disabled_at": sa.func.coalesce(webhook_endpoints.c.disabled_at, sa.func.now()),
+    "disabled_reason": DELETED,
+}
+"""Columns of an endpoint that is deleted."""
+
+
 def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
     """Hide an endpoint and its history for good, and erase its URL and secrets.
 
@@ -179,20 +192,31 @@ def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUI
     """
     row = _locked(connection, tenant_id, endpoint_id)
     connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
-    _update(
-        connection,
-        row.id,
-        {
-            "name": "",
-            "url": "",
-            "sealed_secret": None,
-            "secret_hint": "",
-            "sealed_old_secret": None,
-            "old_secret_until": None,
-            "disabled_at": sa.func.coalesce(webhook_endpoints.c.disabled_at, sa.func.now()),
-            "disabled_reason": DELETED,
-        },
+    _update(connection, row.id, _ERASED)
+
+
+def delete_endpoints(
+    connection: sa.Connection, where: sa.ColumnElement[bool], *, limit: int
+) -> int:
+    """Delete a slice of endpoints and callbacks like `delete_endpoint`; return how many.
+
+    It reads no column with a URL or a secret.
+    """
+    columns = webhook_endpoints.c
+    found = connection.execute(
+        sa.select(columns.id, columns.lane)
+        .where(where, columns.disabled_reason.is_distinct_from(DELETED))
+        .order_by(columns.id)
+        .limit(limit)
+    ).all()
+    lanes, ids = [row.lane for row in found], [row.id for row in found]
+    connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane.in_(lanes)))
+    connection.execute(
+        sa.update(webhook_endpoints)
+        .where(columns.id.in_(ids))
+        .values(updated_at=sa.func.now(), **_ERASED)
     )
+    return len(found)
 
 
 def rotate_secret(

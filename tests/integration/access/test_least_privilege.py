@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import httpx
 import pytest
 import sqlalchemy as sa
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Producer, TopicPartition
@@ -13,6 +15,7 @@ from openai import OpenAI
 
 from migrations.role_rights import RIGHTS
 from migrations.schema import SCHEMA
+from tenancy.operator_keys import OperatorRole, create_operator_key
 from tests.integration.access.least_privilege import (
     DATABASE_USERS,
     KAFKA_USERS,
@@ -74,8 +77,38 @@ def test_every_role_does_its_work_with_its_own_rights(installation: Installation
         assert (counts["succeeded"], counts["failed"]) == (299, 1)
         await_true(lambda: len(receiver.requests) >= 2, "endpoint and callback", 60)
         client.delete(f"/batches/{job.id}", cast_to=dict[str, Any])
+    administer(installation)
     assert not any(installation.supervisor.restart_counts().values())
     assert refusals_in(installation.data / "logs") == []
+
+
+def administer(installation: Installation) -> None:
+    """Create a tenant by an operator key, give it something, and delete it again."""
+    engine = sa.create_engine(installation.database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        operator = create_operator_key(connection, "test", OperatorRole.ADMIN).secret
+    with httpx.Client(base_url=f"{installation.url}/v1/admin", timeout=30) as client:
+        client.headers["authorization"] = f"Bearer {operator}"
+        tenant = client.post("/tenants", json={"name": "new"}).raise_for_status().json()["id"]
+        path = f"/tenants/{tenant}"
+        client.post(path, json={"call_timeout_ms": 60_000}).raise_for_status()
+        key = client.post(f"{path}/keys", json={}).raise_for_status().json()
+        as_tenant = OpenAI(base_url=f"{installation.url}/v1", api_key=key["secret"])
+        as_tenant.webhooks.create(name="n", url="https://8.8.8.8/", event_types=["batch.completed"])
+        upload(as_tenant, b"{}")
+        other = client.post(f"{path}/keys", json={}).raise_for_status().json()["id"]
+        client.delete(f"/keys/{other}").raise_for_status()
+        client.delete(path).raise_for_status()
+    left = sa.text(
+        "SELECT (SELECT count(*) FROM files WHERE tenant_id = :tenant AND deleted_at IS NULL) "
+        "+ (SELECT count(*) FROM webhook_endpoints WHERE tenant_id = :tenant AND url <> '')"
+    ).bindparams(tenant=UUID(tenant.removeprefix("ten_")))
+
+    def is_erased() -> bool:
+        with engine.connect() as connection:
+            return not connection.scalar(left)
+
+    await_true(is_erased, "the data of the tenant", 90)
 
 
 def ask(client: OpenAI, model: str, **options: Any) -> Any:

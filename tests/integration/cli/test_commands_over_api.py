@@ -62,6 +62,11 @@ COMMANDS = (
     ("keys", "list", "--tenant", "nobody"),
     ("keys", "revoke", "key_00000000000000000000000000000000"),
     ("keys", "revoke", "nothing"),
+    ("tenants", "delete", "acme"),
+    ("tenants", "delete", "acme", "--yes"),
+    ("tenants", "delete", "acme", "--yes"),
+    ("tenants", "list", "-o", "json"),
+    ("keys", "list", "-o", "json"),
 )
 RANDOM = re.compile(r"\b(ten|key)_(?!0{32})[0-9a-f]{32}|sk-\S+|….{4}|\"hint\": \"[^\"]+\"")
 CHANGES = re.compile(r"20\d\d-\d\d-\d\dT[\d:+]+|\"created_at\": \d+")

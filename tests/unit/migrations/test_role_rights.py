@@ -1,5 +1,7 @@
 """Goal: the rights of roles in Postgres name tables that exist, and keep secrets from most."""
 
+import re
+
 from cli.stack.processes.role_children import MODULES
 from migrations.role_rights import LOGINS, OWNED, RIGHTS, grant_statements
 from migrations.schema import SCHEMA
@@ -19,14 +21,26 @@ def test_every_role_but_the_gpu_consumer_has_a_user() -> None:
 
 def test_keys_and_signing_secrets_are_read_by_the_roles_that_use_them() -> None:
     readers = {
-        table: {role for role, rights in RIGHTS.items() if table in rights}
-        for table in ("api_keys", "webhook_endpoints", "webhook_callback_secrets")
+        table: {role for role, rights in RIGHTS.items() if may_read_all(rights.get(table, ""))}
+        for table in ("api_keys", "operator_keys", "webhook_endpoints", "webhook_callback_secrets")
     }
     assert readers == {
         "api_keys": {"api"},
+        "operator_keys": {"api"},
         "webhook_endpoints": {"api", "webhooks"},
         "webhook_callback_secrets": {"api", "webhooks"},
     }
+
+
+def may_read_all(privileges: str) -> bool:
+    """Whether the privileges are not limited to columns, none of which holds a secret."""
+    return re.match(r"SELECT(?! \()", privileges) is not None
+
+
+def test_columns_that_may_be_read_of_tables_with_secrets_are_none_of_those() -> None:
+    rights = RIGHTS["results"]
+    for table in ("api_keys", "webhook_endpoints", "webhook_callback_secrets"):
+        assert not re.search(r"secret|hint|url", rights[table]), table
 
 
 def test_nobody_changes_the_ledger_or_the_audit_log() -> None:

@@ -143,6 +143,7 @@ OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
     ],
     ("POST", "/v1/admin/tenants/{tenant_id}/keys"): [Ask("/v1/admin/tenants/{tenant}/keys", {})],
     ("DELETE", "/v1/admin/keys/{key_id}"): [Ask("/v1/admin/keys/{key}")],
+    ("DELETE", "/v1/admin/tenants/{tenant_id}"): [Ask("/v1/admin/tenants/{tenant}")],
 }
 
 # Asked for once each when only the key is in question.

@@ -70,7 +70,7 @@ def test_every_response_is_documented(
     own = {
         parameter: two.asker(path).ids[name]
         for parameter, name in PARAMETERS.items()
-        if f"{{{parameter}}}" in path
+        if f"{{{parameter}}}" in path and (method, name) != ("DELETE", "tenant")
     }
     strategies = described[path][method].as_strategy(generation_mode=mode)
     if own:

@@ -29,6 +29,7 @@ ACTIONS = {
     ("POST", f"{TENANTS}/{{tenant_id}}"): "tenant.updated",
     ("POST", f"{TENANTS}/{{tenant_id}}/keys"): "key.created",
     ("DELETE", "/v1/admin/keys/{key_id}"): "key.revoked",
+    ("DELETE", f"{TENANTS}/{{tenant_id}}"): "tenant.deleted",
 }
 ALL_ASKS = [(method, ask) for (method, _), asks in OPERATOR_ASKS.items() for ask in asks]
 
@@ -276,7 +277,7 @@ def test_every_change_is_on_both_chains(two: Two, client: httpx.Client, tenant: 
             {"id": tenant.removeprefix(f"{TENANT}_")},
         )
         of_tenant_ = verify_chain(connection, tenant_id, {})
-        assert (of_tenant_.mismatch, of_tenant_.head.sequence) == (None, 5)
+        assert (of_tenant_.mismatch, of_tenant_.head.sequence) == (None, 6)
         assert verify_chain(connection, INSTALLATION, {}).mismatch is None
 
 
@@ -301,6 +302,29 @@ def test_the_role_of_tenants_may_not_read_operator_keys(two: Two) -> None:
 def newest(client: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = ok(client.get("/v1/admin/audit_log?limit=1"))["data"][0]
     return found
+
+
+def test_a_deleted_tenant_is_shown_nowhere_and_its_key_stops(
+    two: Two, client: httpx.Client
+) -> None:
+    name = uuid4().hex
+    tenant = ok(client.post(TENANTS, json={"name": name}))["id"]
+    secret = ok(client.post(f"{TENANTS}/{tenant}/keys", json={}))["secret"]
+    headers = {"authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=two.site.url, headers=headers, timeout=20) as of_tenant_:
+        ok(of_tenant_.get("/v1/models"))
+        deleted = ok(client.delete(f"{TENANTS}/{tenant}"))
+        until(lambda: of_tenant_.get("/v1/models").status_code == 401, timeout_s=5)
+
+    assert deleted == {"id": tenant, "object": "tenant", "deleted": True}
+    assert refused(client.delete(f"{TENANTS}/{tenant}"), 404)["code"] == "tenant_missing"
+    for path in (f"{TENANTS}/{tenant}", f"/v1/admin/keys?tenant={tenant}"):
+        assert refused(client.get(path), 404)["code"] == "tenant_missing"
+    for path in (f"{TENANTS}/{tenant}", f"{TENANTS}/{tenant}/keys"):
+        assert refused(client.post(path, json={}), 404)["code"] == "tenant_missing"
+    assert tenant not in client.get(TENANTS, params={"limit": 100}).text
+    assert ok(client.get(TENANTS, params={"name": f"deleted {tenant}"}))["data"] == []
+    assert ok(client.post(TENANTS, json={"name": name}))["id"] != tenant
 
 
 def test_a_missing_tenant_is_never_created(client: httpx.Client) -> None:
