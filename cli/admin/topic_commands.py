@@ -20,6 +20,7 @@ from cli.exits import ExitCode
 from cli.output import FormatOption, OutputFormat, write_output
 from tenancy.audit_log import Action
 from tenancy.installation_log import CLI_OPERATOR, record_operator_event
+from topics.clients.acls import create_acls
 from topics.clients.admin import TopicAdmin
 from topics.records.access import Access, role_access
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
@@ -86,13 +87,21 @@ def acls(
     principal: Annotated[
         str, typer.Option(help="The principal of a role; {role} is replaced by its name.")
     ] = "User:millrace-{role}",
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Create the rights on the broker.")
+    ] = False,
 ) -> None:
     """Print the commands that give each role the rights that it needs on the log, and no more.
 
-    Needs no broker. The output is a shell script; its arguments name the broker:
+    Needs no broker without --apply. The output is a shell script; its arguments name the broker:
     `sh acls.sh --bootstrap-server HOST:PORT --command-config admin.properties`.
     The finaliser has no rights.
     """
+    if apply:
+        rights = role_access(sorted({*known_pools(data), *(pool or [])}))
+        count = create_acls(kafka_settings(data), rights, principal=principal)
+        typer.echo(f"{count} rights", err=True)
+        return
     prefix = kafka_settings(data).topic_prefix if _names_broker(data) else _prefix_of_variables()
     pools = sorted({*known_pools(data), *(pool or [])})
     for line in acl_commands(role_access(pools), prefix=prefix, principal=principal):

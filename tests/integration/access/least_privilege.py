@@ -3,6 +3,7 @@
 import os
 import random
 import shlex
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,9 +36,8 @@ from cli.stack.processes.role_children import (
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.served_models import ServedModel, served_models
 from cli.stack.services.embedded_kafka import EmbeddedKafka
-from cli.stack.services.embedded_postgres import EmbeddedPostgres
+from cli.stack.services.embedded_postgres import EmbeddedPostgres, binaries
 from cli.stack.stack_setup import prepare_installation, watch_replica_credit
-from tests.conftest import execute
 from tests.support.until import until
 from topics.records.access import CLUSTER
 from topics.settings import KafkaSettings
@@ -65,7 +65,8 @@ DATABASE_USERS = {
     "finaliser": "millrace_finaliser",
     "webhooks": "millrace_webhooks",
 }
-PASSWORD = "of-one-role"
+PASSWORD = "of-one-role's"
+USERS_SCRIPT = Path(__file__).parents[3] / "deploy" / "postgres_users.sh"
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,15 @@ def kafka_env(kafka: KafkaSettings, role: str) -> dict[str, str]:
         "MILLRACE_KAFKA_SASL_MECHANISM": "PLAIN",
         "MILLRACE_KAFKA_SASL_USERNAME": f"millrace-{role}",
         "MILLRACE_KAFKA_SASL_PASSWORD": PASSWORD,
+    }
+
+
+def kafka_variables(kafka: KafkaSettings) -> dict[str, str]:
+    """Return the variables of an administrator."""
+    assert kafka.sasl_password is not None
+    return {
+        "MILLRACE_KAFKA_SASL_USERNAME": kafka.sasl_username or "",
+        "MILLRACE_KAFKA_SASL_PASSWORD": kafka.sasl_password.get_secret_value(),
     }
 
 
@@ -166,8 +176,30 @@ def grant_everything(kafka: KafkaSettings, database_url: str, pool: str) -> None
             connection.connection.driver_connection.execute(script)  # type: ignore[union-attr]
             connection.connection.driver_connection.commit()  # type: ignore[union-attr]
     engine.dispose()
-    for user in DATABASE_USERS.values():
-        execute(database_url, f"ALTER ROLE {user} PASSWORD '{PASSWORD}'")
+    administrator = {
+        **kafka_env(kafka, "admin"),
+        **kafka_variables(kafka),
+        DATABASE: database_url,
+    }
+    printed("topics", "acls", "--pool", pool, "--apply", env=administrator)
+    printed("database", "grants", "--apply", env=administrator)
+    create_users(database_url)
+
+
+def create_users(database_url: str) -> None:
+    """Run the script that creates the users in the container of Postgres."""
+    url = sa.make_url(database_url)
+    names = [user.removeprefix("millrace_").upper() for user in DATABASE_USERS.values()]
+    env = {
+        **os.environ,
+        "PATH": f"{binaries()}:{os.environ['PATH']}",
+        "PGHOST": str(url.query["host"]),
+        "PGPASSWORD": url.password or "",
+        "POSTGRES_USER": url.username or "",
+        "POSTGRES_DB": url.database or "",
+        **{f"POSTGRES_{name}_PASSWORD": PASSWORD for name in names},
+    }
+    subprocess.run(["sh", str(USERS_SCRIPT)], env=env, check=True, timeout=60)
 
 
 @contextmanager

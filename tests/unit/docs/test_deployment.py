@@ -1,5 +1,6 @@
 """Goal: what docker-compose.yml asks for exists: roles, settings, files, broker's values."""
 
+import base64
 import re
 import subprocess
 import sys
@@ -25,10 +26,15 @@ BROKER_OWN = {
     "listeners",
     "advertised.listeners",
     "log.dirs",
+    *(f"listener.name.{name}.plain.sasl.jaas.config" for name in ("controller", "sasl_plaintext")),
 }
 """Values of a container that a child on the loopback address cannot share."""
 KIND = "MILLRACE_ENGINE_KIND"
-OPERATORS = {"topics", "models", "tenants", "keys"}
+OPERATORS = {"topics", "models", "tenants", "keys", "database"}
+AUTHORISER = {"authorizer.class.name", "super.users"}
+"""Settings of a broker whose roles have users of their own."""
+SECRET = "s3cret"
+KEY = base64.b64encode(bytes(32)).decode()
 IMPORTABLE = {"core", "topics", "storage", "gpu_consumers"}
 """What a GPU consumer may import, as in the import contracts."""
 
@@ -69,7 +75,7 @@ def test_every_variable_is_a_setting() -> None:
 
 
 def test_every_variable_of_composes_own_is_explained() -> None:
-    asked = set(re.findall(r"\$\{(\w+):-", COMPOSE))
+    asked = set(re.findall(r"\$\{(\w+):[-?]", COMPOSE))
 
     assert asked - set(re.findall(r"\w+", (ROOT / "deploy/README.md").read_text())) == set()
 
@@ -78,12 +84,72 @@ def test_every_variable_of_composes_own_is_explained() -> None:
 def test_the_settings_of_a_service_are_valid(name: str) -> None:
     """Without interpolation a value may still be `${NAME:-default}`: the default stands for it."""
     env = {
-        variable: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value))
+        variable: interpolated(str(value))
         for variable, value in services()[name]["environment"].items()
     }
     for cls in settings_classes():
         if any(variable.startswith(cls.env_prefix) for variable in env):
             cls.from_env(env)
+
+
+def interpolated(text: str) -> str:
+    """Replace `${NAME:-default}` by the default, and a required secret by one."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text).replace("${WEBHOOKS_SECRET_KEY:?}", KEY)
+    return re.sub(r"\$\{\w+:\?\}", SECRET, text)
+
+
+def test_no_secret_has_a_default() -> None:
+    named = set(re.findall(r"\$\{(\w+)(?=:|\})", COMPOSE))
+    secret = {name for name in named if re.search(r"PASSWORD|KEY|SECRET", name)}
+    assert len(secret) > 10
+    assert secret == set(re.findall(r"\$\{(\w+):\?\}", COMPOSE))
+    assert not re.search(r"(?i)password: *[\w'\"]", COMPOSE)
+
+
+def test_each_role_has_its_own_users() -> None:
+    for name, service in ours().items():
+        env = service["environment"]
+        if "restart" not in service:
+            continue
+        role = service.get("command", ["run", "gpu-consumer"])[1]
+        if role != "finaliser":
+            user = f"millrace-{role}"
+            assert env["MILLRACE_KAFKA_SASL_USERNAME"] == user, name
+            password = env["MILLRACE_KAFKA_SASL_PASSWORD"]
+            assert f'user_{user}="{password}"' in str(services()["kafka"]["environment"])
+        else:
+            assert not any(variable.startswith("MILLRACE_KAFKA_") for variable in env)
+        if role != "gpu-consumer":
+            user = f"millrace_{role.replace('-', '_')}"
+            assert env["MILLRACE_DATABASE_URL"].startswith(f"postgresql://{user}:"), name
+        else:
+            assert not any(variable.startswith("MILLRACE_DATABASE_") for variable in env)
+
+
+def test_a_service_reaches_what_its_role_uses_and_only_webhooks_the_outside() -> None:
+    """Docker routes no traffic between networks, and none out of an internal one."""
+    networks = yaml.safe_load(COMPOSE)["networks"]
+    open_networks = {name for name, network in networks.items() if not network.get("internal")}
+    assert open_networks == {"edge", "outside"}
+    masquerade = "com.docker.network.bridge.enable_ip_masquerade"
+    assert networks["edge"]["driver_opts"] == {masquerade: "false"}
+    joined = {name: set(service["networks"]) for name, service in services().items()}
+    assert {name for name, found in joined.items() if "outside" in found} == {"webhooks"}
+    assert {name for name, found in joined.items() if "edge" in found} == {"api"}
+    for name, service in ours().items():
+        env = service["environment"]
+        for network, prefix in (("log", "KAFKA"), ("data", "DATABASE"), ("objects", "S3")):
+            uses = any(variable.startswith(f"MILLRACE_{prefix}_") for variable in env)
+            assert uses or network not in joined[name], (name, network)
+    for name in ("gpu-consumer", "gpu-consumer-vllm"):
+        assert joined[name] == {"log", "objects"}
+
+
+def test_an_operator_can_pin_every_image_by_digest() -> None:
+    theirs = {name: s["image"] for name, s in services().items() if name not in ours()}
+    assert all(re.fullmatch(r"\$\{\w+_IMAGE:-[^}]+\}", image) for image in theirs.values())
+    assert "ARG PYTHON_IMAGE=" in DOCKERFILE
+    assert re.findall(r"^FROM (?!base )(\S+)", DOCKERFILE, re.M) == ["${PYTHON_IMAGE}"]
 
 
 def test_our_services_hold_no_rights_they_do_not_need() -> None:
@@ -154,16 +220,16 @@ def test_only_the_api_is_published_and_on_this_machine_alone() -> None:
 
 
 def test_the_broker_has_the_values_of_the_embedded_one() -> None:
-    lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
+    lines = server_properties(Path("/log"), 1, 2, session_ms=6000, password="p").splitlines()
     wanted = {name: value for name, _, value in (line.partition("=") for line in lines)}
     environment = services()["kafka"]["environment"]
     given = {
-        name.removeprefix("KAFKA_").lower().replace("_", "."): value
+        name.removeprefix("KAFKA_").lower().replace("_", ".").replace("..", "_"): value
         for name, value in environment.items()
     }
 
-    assert given.keys() == wanted.keys()
-    assert {name for name in given if given[name] != wanted[name]} <= BROKER_OWN
+    assert given.keys() - AUTHORISER == wanted.keys()
+    assert {name for name in wanted if given[name] != wanted[name]} <= BROKER_OWN
 
 
 def test_the_images_hold_what_their_roles_may_import() -> None:
