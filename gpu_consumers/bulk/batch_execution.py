@@ -210,6 +210,7 @@ class BatchExecution:
         def release_credit() -> None:
             if new_answers:
                 self.capacity.record_answers(len(new_answers))
+                self.attribution.host.record_answers(len(new_answers))
                 self._release_credit(run, new_answers)
                 new_answers.clear()
 

@@ -183,6 +183,7 @@ class CallExecution:
                 return None
             call.abort_reason = None  # the answer was faster than the abort
             self.capacity.record_answers(1)
+            self.suspects.attribution.host.record_answers(1)
             return answer
         except asyncio.CancelledError:
             if call.abort_reason is None:

@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
+from gpu_consumers.quarantine.host_health import HostHealth
+
 EXCLUSIVE_S_MAX: Final = 10.0
 """Longest time that other executions are kept out: while the engine drains and a suspect runs."""
 
@@ -38,7 +40,12 @@ class _SuspectRun:
 class CrashAttribution:
     """Coordinates executions of all classes of a replica. For one event loop."""
 
-    def __init__(self, exclusive_s_max: float = EXCLUSIVE_S_MAX) -> None:
+    def __init__(
+        self, exclusive_s_max: float = EXCLUSIVE_S_MAX, *, host: HostHealth | None = None
+    ) -> None:
+        self.host = host or HostHealth()
+        """Whether a crash speaks against the items or against their host."""
+
         self._exclusive_s_max = exclusive_s_max
         self._suspect_slot = asyncio.Lock()
         self._suspect_run: _SuspectRun | None = None

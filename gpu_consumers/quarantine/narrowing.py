@@ -1,10 +1,15 @@
 """Narrows a redelivered batch down to the item that crashes its process: 100, 10, 1. Pure.
 
-Only an item that ran alone is charged with the crash. Its neighbours run again.
+Only an item that ran alone is charged with the crash: when it crashed processes on two hosts, or
+when the host of the crash serves other work afterwards. Its neighbours run again. Crashes on a
+failing host (`host_history`) do not count, `crashes_max` times at most.
 """
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from gpu_consumers.quarantine.host_history import TRUSTED, HostVerdict, ran_alone
 from topics.records.records import AttemptUnit, BatchAttempt
 
 SPLIT_COUNT = 10
@@ -27,7 +32,7 @@ def split_unit(unit: AttemptUnit) -> list[AttemptUnit]:
     size = -(-unit.count // SPLIT_COUNT)
     end = unit.first + unit.count
     return [
-        AttemptUnit(first, min(size, end - first), unit.crashes)
+        replace(unit, first=first, count=min(size, end - first))
         for first in range(unit.first, end, size)
     ]
 
@@ -55,23 +60,57 @@ def is_charged(crashes: int, *, ran_alongside: bool, crashes_max: int) -> bool:
     return crashes >= (crashes_max * _SHARED_RUN_FACTOR if ran_alongside else crashes_max)
 
 
-def narrow_units(attempt: BatchAttempt, *, crashes_max: int) -> NarrowedUnits:
-    """Return the units that the next owner runs after the last recorded attempt.
+def narrow_units(
+    attempt: BatchAttempt, *, crashes_max: int, host_id: str = "", verdict: HostVerdict = TRUSTED
+) -> NarrowedUnits:
+    """Return the units that the next owner runs after the last attempt, on host `host_id`.
 
-    A unit that was running at the crash is split. A single item runs again until it `is_charged`.
-    Units with fewer crashes go first: they are most often innocent, and another crash would make
-    them wait again.
+    A unit that was running at the crash is split. A single item runs again until it `is_charged`;
+    if all its crashes were on one host, it is returned as one that `awaits_proof`. Units with fewer
+    crashes go first: they are most often innocent, and another crash would make them wait again.
     """
-    if not attempt.is_running or not attempt.units:
-        return NarrowedUnits(attempt.units)
-    running, *rest = attempt.units
-    crashed = AttemptUnit(running.first, running.count, running.crashes + 1)
-    if crashed.count > 1:
-        return NarrowedUnits(_fewest_crashes_first(rest + split_unit(crashed)))
-    if is_charged(crashed.crashes, ran_alongside=attempt.in_company, crashes_max=crashes_max):
-        return NarrowedUnits(rest, crashed)
-    return NarrowedUnits(_fewest_crashes_first([*rest, crashed]))
+    units, charged = [*attempt.units], None
+    if attempt.is_running and units:
+        crashed, *rest = units
+        if attempt.host_is_failing and crashed.forgiven < crashes_max:
+            units = [*rest, replace(crashed, forgiven=crashed.forgiven + 1)]
+        else:
+            counted = _count_crash(crashed, attempt, crashes_max)
+            units = rest + (split_unit(counted) if counted.count > 1 else [counted])
+            if counted.awaits_proof and len(counted.hosts) > 1:
+                units, charged = rest, counted
+        units.sort(key=lambda unit: (unit.awaits_proof, crash_count(unit)))
+    return NarrowedUnits([_on_host(unit, crashes_max, host_id, verdict) for unit in units], charged)
 
 
-def _fewest_crashes_first(units: list[AttemptUnit]) -> list[AttemptUnit]:
-    return sorted(units, key=lambda unit: unit.crashes)
+def crash_count(unit: AttemptUnit) -> int:
+    """Return how many executions of the unit crashed, whether or not they count."""
+    return unit.crashes + unit.forgiven
+
+
+def _count_crash(unit: AttemptUnit, attempt: BatchAttempt, crashes_max: int) -> AttemptUnit:
+    hosts = unit.hosts
+    if ran_alone(attempt) and attempt.host_id and attempt.host_id not in hosts:
+        hosts = [*hosts, attempt.host_id]
+    crashes = unit.crashes + 1
+    has_crashed_alone = unit.count == 1 and is_charged(
+        crashes, ran_alongside=attempt.in_company, crashes_max=crashes_max
+    )
+    return replace(unit, crashes=crashes, hosts=hosts, awaits_proof=has_crashed_alone)
+
+
+def _on_host(
+    unit: AttemptUnit, crashes_max: int, host_id: str, verdict: HostVerdict
+) -> AttemptUnit:
+    """Return the unit as the owner on a host sees it.
+
+    A failing host forgives the crashes that it caused itself. An item that crashed alone on another
+    host runs once more, on this one, unless it has crashed too often.
+    """
+    is_own = not set(unit.hosts) - {host_id}
+    if verdict.is_failing and is_own and unit.crashes > 1 and unit.forgiven < crashes_max:
+        forgiven = unit.forgiven + unit.crashes - 1
+        return AttemptUnit(unit.first, unit.count, 1, forgiven=forgiven)
+    if unit.awaits_proof and not is_own and unit.crashes < crashes_max * _SHARED_RUN_FACTOR:
+        return replace(unit, awaits_proof=False)
+    return unit

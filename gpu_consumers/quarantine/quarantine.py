@@ -34,7 +34,13 @@ from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import CrashCountOrder, ItemSemaphore, SharedExclusiveLock
-from gpu_consumers.quarantine.narrowing import SPLIT_COUNT, initial_units, narrow_units, split_unit
+from gpu_consumers.quarantine.narrowing import (
+    SPLIT_COUNT,
+    crash_count,
+    initial_units,
+    narrow_units,
+    split_unit,
+)
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import AttemptUnit, BatchAttempt
 
@@ -84,7 +90,7 @@ class Quarantine:
         assert crashes_max > 2, "a unit that runs alongside others must not be charged"
         self._suspect_delay_s = suspect_delay_s
         self._execution, self._log, self._lock = execution, log, lock
-        self._attribution = attribution
+        self._attribution, self._host = attribution, attribution.host
         self._crashes_max = crashes_max
         self._completed: deque[DeliveredBatch] = deque(maxlen=_COMPLETED_MAX)  # still recorded
         self._order = CrashCountOrder()
@@ -153,12 +159,19 @@ class Quarantine:
     async def _run_narrowed(self, batch: _QuarantinedBatch) -> ExecutionStatus | None:
         """Continue where the previous owner stopped; charge and publish a poison item."""
         run, last = batch.run, batch.last_attempt
-        was_running = last is not None and last.is_running
+        was_running = last is not None and (
+            last.is_running or any(unit.awaits_proof for unit in last.units)
+        )
         self._crashed_batch_count += was_running
         try:
             if last is not None:
                 batch.incarnation = last.life + 1
-                narrowed = narrow_units(last, crashes_max=self._crashes_max)
+                narrowed = narrow_units(
+                    last,
+                    crashes_max=self._crashes_max,
+                    host_id=self._host.host_id,
+                    verdict=self._host.present_verdict,
+                )
                 batch.units = narrowed.units
                 if narrowed.charged is not None:
                     self._charge_item(run, narrowed.charged)
@@ -175,6 +188,9 @@ class Quarantine:
         run = batch.run
         status: ExecutionStatus | None = None
         while (unit := self._first_open_unit(batch)) and status not in _STOPPED:
+            if unit.awaits_proof:
+                status = await self._charge_when_proven(batch, unit)
+                continue
             shared = batch.runs_shared(unit)
             status = await run.until_aborted(self._acquire_locks(batch, unit, shared=shared))
             if status is ExecutionStatus.ANSWERED:
@@ -187,6 +203,20 @@ class Quarantine:
             await self._execution.publish_outcomes(run, left, requeues=True)
         return ExecutionStatus.UNAVAILABLE if run.is_store_unavailable else status
 
+    async def _charge_when_proven(
+        self, batch: _QuarantinedBatch, unit: AttemptUnit
+    ) -> ExecutionStatus:
+        """Charge an item that crashed alone, once this host has served other work since."""
+        self._order.remove(batch.run)  # no other unit waits for this one
+        await self._record(batch, is_running=False)
+        status = await batch.run.until_aborted(self._host.wait_until_proven())
+        if status is ExecutionStatus.ANSWERED:
+            batch.units.remove(unit)
+            self._charge_item(batch.run, unit)
+            await self._execution.publish_outcomes(batch.run, [unit.first], requeues=False)
+            await self._record(batch, is_running=False)
+        return status
+
     def _first_open_unit(self, batch: _QuarantinedBatch) -> AttemptUnit | None:
         """Return the first unit that has open items; drop the units before it."""
         while batch.units and not self._execution.open_positions(batch.run, batch.units[0]):
@@ -197,8 +227,10 @@ class Quarantine:
         self, batch: _QuarantinedBatch, unit: AttemptUnit, *, shared: bool
     ) -> None:
         """Wait until no unit with fewer crashes is left, then acquire the locks for `unit`."""
-        self._order.set_crash_count(batch.run, unit.crashes)
+        self._order.set_crash_count(batch.run, crash_count(unit))
         await self._order.wait_until_lowest(batch.run)
+        if unit.forgiven >= self._crashes_max or (not shared and self._host.is_failing):
+            await self._host.wait_until_proven()
         if self._crashed_batch_count and unit.crashes > batch.delayed_for_crashes:
             await asyncio.sleep(self._suspect_delay_s)
             batch.delayed_for_crashes = unit.crashes
@@ -300,5 +332,5 @@ class Quarantine:
             return
         batch_id, units = batch.run.delivered.batch.batch_id, [*batch.units]
         attempt = BatchAttempt(batch_id, batch.incarnation, units, is_running, runs_alongside)
-        await self._log.record_attempt(attempt)
+        await self._log.record_attempt(self._host.stamp(attempt))
         batch.is_recorded = True

@@ -19,7 +19,7 @@ from gpu_consumers import metrics
 from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
-from gpu_consumers.quarantine.narrowing import is_charged
+from gpu_consumers.quarantine.narrowing import narrow_units
 from topics.records.records import AttemptUnit, BatchAttempt, CallRef
 
 PERMISSION_S_MAX: Final = 3.0
@@ -67,6 +67,9 @@ class RerunPermissions:
                 waiting.set_result(None)
 
 
+_HOSTS_MIN: Final = 2
+"""A call that crashed processes on so many hosts is charged at once."""
+
 _SUSPECT_CRASHES = 2
 """From so many crashes on a call runs as a suspect, apart from other suspects."""
 
@@ -76,7 +79,7 @@ class SuspectCalls:
 
     def __init__(self, log: AttemptLog, attribution: CrashAttribution, *, crashes_max: int) -> None:
         self._log, self._crashes_max = log, crashes_max
-        self.attribution = attribution
+        self.attribution, self._host = attribution, attribution.host
 
     @asynccontextmanager
     async def run_redelivered_call(self, call: OnlineCall) -> AsyncIterator[bool]:
@@ -85,15 +88,19 @@ class SuspectCalls:
         The block must not execute a charged call. The attempt of a charged call stays recorded
         until `delete_charge`: otherwise a crash before the answer would run the call again.
         """
-        incarnation, crashes, is_poison = await self._crash_history(call)
+        incarnation, unit, is_poison = await self._crash_history(call)
         if is_poison:
+            if len(unit.hosts) < _HOSTS_MIN:
+                await self._host.wait_until_proven()
             metrics.ITEMS_CHARGED.labels("crash").inc()
             call.is_charged = True
             yield False
             return
-        record_run = partial(self._record_run, call, incarnation, crashes)
-        is_suspect = crashes >= _SUSPECT_CRASHES
-        async with self._suspect_slot(crashes) if is_suspect else nullcontext():
+        record_run = partial(self._record_run, call, incarnation, unit)
+        is_suspect = unit.crashes >= _SUSPECT_CRASHES
+        if unit.forgiven >= self._crashes_max or (is_suspect and self._host.is_failing):
+            await self._host.wait_until_proven()
+        async with self._suspect_slot(unit.crashes) if is_suspect else nullcontext():
             try:
                 async with self.attribution.run_recorded(record_run, is_suspect=is_suspect):
                     yield True
@@ -135,11 +142,11 @@ class SuspectCalls:
             await asyncio.gather(*map(self._log.record_attempt, stopped))
 
     async def _record_run(
-        self, call: OnlineCall, incarnation: int, crashes: int, runs_alongside: bool
+        self, call: OnlineCall, incarnation: int, unit: AttemptUnit, runs_alongside: bool
     ) -> None:
         if not call.is_revoked:
-            units = [AttemptUnit(0, 1, crashes)]
-            call.attempt = BatchAttempt(call.request_id, incarnation, units, True, runs_alongside)
+            attempt = BatchAttempt(call.request_id, incarnation, [unit], True, runs_alongside)
+            call.attempt = self._host.stamp(attempt)
             await self._log.record_attempt(call.attempt)
 
     async def _delete_attempt(self, call: OnlineCall) -> None:
@@ -148,13 +155,16 @@ class SuspectCalls:
             call.attempt = None
             await self._log.delete_attempt(call.request_id)
 
-    async def _crash_history(self, call: OnlineCall) -> tuple[int, int, bool]:
-        """Return this owner's incarnation, the crashes of the call, and whether it is charged."""
+    async def _crash_history(self, call: OnlineCall) -> tuple[int, AttemptUnit, bool]:
+        """Return this owner's incarnation, the crashes of the call, and whether it is poison."""
         last = await self._log.read_attempt(call.request_id, call.generation)
         if last is None or not last.units:
-            return 1, 1, False  # the first execution is not recorded
-        crashes = last.units[0].crashes + last.is_running
-        is_poison = last.is_running and is_charged(
-            crashes, ran_alongside=last.in_company, crashes_max=self._crashes_max
+            return 1, AttemptUnit(0, 1, 1), False  # the first execution is not recorded
+        narrowed = narrow_units(
+            last,
+            crashes_max=self._crashes_max,
+            host_id=self._host.host_id,
+            verdict=self._host.present_verdict,
         )
-        return last.life + 1, crashes, is_poison
+        unit = narrowed.charged or narrowed.units[0]
+        return last.life + 1, unit, unit.awaits_proof

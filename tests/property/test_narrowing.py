@@ -1,4 +1,7 @@
-"""Goal: of a batch that ends its process, exactly the poison is charged, alone, after few ends."""
+"""Goal: of a batch that ends its process, exactly the poison is charged, alone, after few ends.
+
+An item that crashed alone is charged when its host serves other work afterwards.
+"""
 
 from uuid import UUID
 
@@ -25,6 +28,11 @@ def lives(count: int, poison: set[int]) -> tuple[list[int], list[int], int]:
     deaths, units = 1, initial_units(count)  # its first execution was in company
     while units:
         unit, *rest = units
+        if unit.awaits_proof:
+            assert unit.count == 1
+            charged.append(unit.first)
+            units = rest
+            continue
         its = range(unit.first, unit.first + unit.count)
         if poison.isdisjoint(its):
             succeeded += its
@@ -36,9 +44,7 @@ def lives(count: int, poison: set[int]) -> tuple[list[int], list[int], int]:
         )
         units = after.units
         assert units == sorted(units, key=lambda unit: unit.crashes)
-        if after.charged is not None:
-            assert after.charged.count == 1
-            charged.append(after.charged.first)
+        assert after.charged is None  # all crashes are on one host
     return succeeded, charged, deaths
 
 

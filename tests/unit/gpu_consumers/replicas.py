@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 from uuid import UUID, uuid4
 
-from core.clock import DatabaseTime, SystemClock
+from core.clock import Clock, DatabaseTime, SystemClock
 from core.states import CloseReason
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer
@@ -26,6 +26,7 @@ from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.host_health import HostHealth
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from gpu_consumers.quarantine.quarantine import Quarantine
 from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
@@ -77,14 +78,18 @@ class BulkReplica:
         *,
         suspect_delay_s: float = 0,
         attribution: CrashAttribution | None = None,
+        clock: Clock | None = None,
+        host: HostHealth | None = None,
     ) -> None:
         self.log, self.attempts = log or RecordingProducer(), attempts or MemoryAttemptLog()
         self.engine = engine or FaultyEngine()
         self.controls, self.consumer = FakeJobControls(), FakeConsumer()
         self.time = DatabaseTime(max)
         self.tasks = SupervisedTasks(asyncio.get_running_loop())
-        clock, producer = SystemClock(), cast(RecordProducer, self.log)
-        lock, self.attribution = SharedExclusiveLock(), attribution or CrashAttribution()
+        clock, producer = clock or SystemClock(), cast(RecordProducer, self.log)
+        lock = SharedExclusiveLock()
+        self.attribution = attribution or CrashAttribution(host=host or HostHealth(host_id="h"))
+        self.attribution.host.start_serving(self.engine.concurrency)
         self.capacity = CapacityPublisher(
             ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100),
             producer,

@@ -160,8 +160,8 @@ async def test_a_crash_between_two_units_is_charged_to_neither() -> None:
     await asyncio.sleep(0)
     replica.engine.gate.set()
     assert isinstance(await replica.wait_ended(), EngineDeadError)
-    assert attempts.latest[batch.batch_id] == BatchAttempt(
-        batch.batch_id, 1, [AttemptUnit(10, 10, 1)], False
+    assert attempts.latest[batch.batch_id] == replica.attribution.host.stamp(
+        BatchAttempt(batch.batch_id, 1, [AttemptUnit(10, 10, 1)], False)
     )
 
     after = BulkReplica(log, attempts)

@@ -99,7 +99,7 @@ async def test_a_revoked_partition_charges_no_call() -> None:
         owners.append(await start_redelivered(attempts))
         await owners[-1].worker.on_revoke({PARTITION}, lost=False)
         recorded = BatchAttempt(UUID(int=1), number, [AttemptUnit(0, 1, 1)], is_running=False)
-        assert attempts.latest == {UUID(int=1): recorded}
+        assert attempts.latest == {UUID(int=1): owners[-1].attribution.host.stamp(recorded)}
     await run_redelivered(attempts, crashes=False)
     assert attempts.latest == {}
     for replica in owners:
