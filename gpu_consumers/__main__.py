@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import uvloop
 
 from core.body_limit_settings import BodyLimits
+from core.clock import SystemClock
 from core.logs import configure_logs
 from core.metrics import serve_metrics
 from core.open_files import request_open_file_limit
@@ -19,7 +20,9 @@ from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.payloads.engine_bodies import body_preparation
-from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.quarantine.host_identity import host_id
+from gpu_consumers.quarantine.process_log import ProcessLog
+from gpu_consumers.settings import HostSettings, ReplicaSettings
 from gpu_consumers.wiring import build_replica
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
@@ -42,13 +45,14 @@ def main() -> None:
 
 def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
     """Run the replica that `env` configures, on the event loop that suits its engine."""
-    settings, kafka, engine, objects, body_limits = read_all(
+    settings, kafka, engine, objects, body_limits, machine = read_all(
         env,
         ReplicaSettings.from_env,
         KafkaSettings.from_env,
         EngineSettings.from_env,
         object_store_from_env,
         BodyLimits.from_env,
+        HostSettings.from_env,
     )
     if settings.job_class == "bulk":  # no online calls, so no headroom
         engine = engine.model_copy(update={"interactive_headroom": 0})
@@ -56,18 +60,23 @@ def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
     # vLLM is tested with the loop of asyncio; other engines spend most of their CPU in the loop.
     loop_factory = None if engine.kind == "vllm" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(run(settings, kafka, engine, objects, body_limits, stop))
+        processes = ProcessLog(
+            kafka=kafka, pool=settings.pool, host_id=host_id(machine), clock=SystemClock()
+        )
+        runner.run(run(settings, kafka, engine, objects, body_limits, processes, stop=stop))
 
 
-async def run(
+async def run(  # noqa: PLR0913  one argument for each part of the process
     settings: ReplicaSettings,
     kafka: KafkaSettings,
     engine_settings: EngineSettings,
     objects: ObjectStore,
     body_limits: BodyLimits,
+    processes: ProcessLog,
+    *,
     stop: threading.Event,
 ) -> None:
-    """Start the engine, build a replica and run it until `stop`."""
+    """Start the engine, build a replica and run it until `stop`; a failing host rests before."""
     serve_metrics(settings)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
     admin, own_topics = TopicAdmin(kafka), pool_topics(settings.pool)
@@ -76,9 +85,10 @@ async def run(
     topics = [*topics_of_role("gpu-consumer"), *own_topics]
     check_topics(admin, topics, broker_wait_s=_START_S_MAX)
     engine = open_engine(engine_settings)
-    await engine.start()
+    await asyncio.gather(engine.start(), processes.read_predecessors())
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     try:
+        await processes.rest(stop)
         replica, closing = build_replica(
             settings,
             kafka,
@@ -87,10 +97,12 @@ async def run(
             prepare_body=body_preparation(engine_settings),
             body_limits=body_limits,
             silence_s_max=silence_s_max,
+            host=processes.host,
         )
         with closing:
             report_ready()
-            async with exit_when_stuck(settings.stuck_s_max):
+            serving = processes.serving(engine.concurrency)
+            async with serving, exit_when_stuck(settings.stuck_s_max):
                 await replica.run(stop)
     finally:
         await engine.stop()

@@ -31,6 +31,13 @@ ITEMS_CHARGED = Counter(
     "Items failed because they crashed the process, or exceeded the memory, when they ran alone",
     ["reason"],
 )
+HOST_UNEXPLAINED_ENDS = Gauge(
+    "millrace_host_unexplained_ends",
+    "Ends of this replica's processes on its host that no single item explains",
+)
+HOST_REST_SECONDS = Gauge(
+    "millrace_host_rest_seconds", "How long this replica rests now, because its host is failing"
+)
 IN_FLIGHT = Gauge("millrace_replica_items_in_flight", "Items that have arrived and not ended")
 ITEMS_PER_SECOND = Gauge("millrace_replica_items_per_second", "Measured rate of this replica")
 POOL_AVAILABLE = Gauge("millrace_pool_available", "1 while the pool is available, else 0")

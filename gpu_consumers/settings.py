@@ -1,4 +1,4 @@
-"""Settings of a GPU consumer process."""
+"""Settings of a GPU consumer process and of the machine that it runs on."""
 
 from typing import ClassVar, Literal
 
@@ -54,3 +54,13 @@ class ReplicaSettings(Settings):
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of the metrics endpoint; none by default, 0 picks a free port."""
+
+
+class HostSettings(Settings):
+    """The machine of a replica."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_HOST_"
+
+    id: str | None = Field(default=None, min_length=1, max_length=100)
+    """Name of the machine, not of a pod or container: an item is charged with crashes on two of
+    them. None: derived from the machine's own id."""

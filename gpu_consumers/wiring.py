@@ -33,6 +33,7 @@ from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.host_health import HostHealth
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from gpu_consumers.quarantine.quarantine import Quarantine
 from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
@@ -82,11 +83,13 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     prepare_body: PrepareBody | None = None,
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
     silence_s_max: float = math.inf,
+    host: HostHealth | None = None,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
 
     `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
-    fails when the engine runs bulk items and ends none of them for `silence_s_max`.
+    fails when the engine runs bulk items and ends none of them for `silence_s_max`. Without `host`
+    nothing is known of the host, and it counts as proven.
     """
     loop = asyncio.get_running_loop()
     replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
@@ -102,7 +105,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     controls = JobControlReader(kafka, client_id=replica_id, clock=clock, on_change=on_control)
     controls.start(_START_S_MAX)
     closing.callback(controls.stop)
-    database_time, attribution = DatabaseTime(max), CrashAttribution()
+    database_time, attribution = DatabaseTime(max), CrashAttribution(host=host)
     capacities = {
         job_class: CapacityPublisher(
             ReplicaIdentity(
@@ -192,7 +195,12 @@ def _bulk_worker(
         lock=lock,
         attribution=shared.attribution,
     )
-    log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
+    log = AttemptLog(
+        shared.kafka,
+        shared.producer,
+        client_id=shared.replica_id,
+        running=shared.attribution.host.running,
+    )
     crashes_max = shared.settings.crashes_max
     consumer = _consumer(shared, "bulk")
     return BulkWorker(
@@ -229,7 +237,12 @@ def _online_worker(
         shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_heartbeat=on_caller_record
     )
     suspects = SuspectCalls(
-        AttemptLog(shared.kafka, shared.producer, client_id=f"{shared.replica_id}-calls"),
+        AttemptLog(
+            shared.kafka,
+            shared.producer,
+            client_id=f"{shared.replica_id}-calls",
+            running=shared.attribution.host.running,
+        ),
         shared.attribution,
         crashes_max=shared.settings.crashes_max,
     )

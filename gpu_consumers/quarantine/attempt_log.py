@@ -30,8 +30,17 @@ _PARTITION: Final = 0
 class AttemptLog:
     """Reads and writes attempts. Used on the event loop."""
 
-    def __init__(self, kafka: KafkaSettings, producer: RecordProducer, *, client_id: str) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        producer: RecordProducer,
+        *,
+        client_id: str,
+        running: dict[UUID, BatchAttempt] | None = None,
+    ) -> None:
+        """Keep in `running` the attempts that are recorded as running."""
         self._kafka, self._producer = kafka, producer
+        self._running = {} if running is None else running
         self._client_id = f"{client_id}-attempts"
         self._read_lock = asyncio.Lock()
         self._generation = 0  # of the assignment after which `_attempts` was read
@@ -54,11 +63,16 @@ class AttemptLog:
 
     async def record_attempt(self, attempt: BatchAttempt) -> None:
         """Write an attempt; return when it is acknowledged. Raises DeliveryError."""
+        if attempt.is_running:
+            self._running[attempt.batch_id] = attempt
         await self._send(attempt.batch_id, encode(attempt))
+        if not attempt.is_running:
+            self._running.pop(attempt.batch_id, None)
 
     async def delete_attempt(self, batch_id: UUID) -> None:
         """Write a tombstone; return when it is acknowledged. Raises DeliveryError."""
         await self._send(batch_id, None)
+        self._running.pop(batch_id, None)
 
     async def _send(self, batch_id: UUID, value: bytes | None) -> None:
         await self._producer.send_and_wait(
@@ -70,11 +84,19 @@ class AttemptLog:
         )
 
     def _read_topic(self) -> dict[UUID, BatchAttempt]:
-        tail = TopicTailReader(self._kafka, ATTEMPTS, client_id=self._client_id)
-        try:
-            return latest_attempts(_records_to_end(tail))
-        finally:
-            tail.close()
+        return read_attempts(self._kafka, client_id=self._client_id)
+
+
+def read_attempts(kafka: KafkaSettings, *, client_id: str) -> dict[UUID, BatchAttempt]:
+    """Return the latest attempts of the whole topic.
+
+    Raises KafkaUnavailableError, SchemaTooNewError.
+    """
+    tail = TopicTailReader(kafka, ATTEMPTS, client_id=client_id)
+    try:
+        return latest_attempts(_records_to_end(tail))
+    finally:
+        tail.close()
 
 
 def _records_to_end(tail: TopicTailReader) -> Iterator[ReceivedRecord]:
