@@ -228,9 +228,9 @@ class Quarantine:
     ) -> None:
         """Wait until no unit with fewer crashes is left, then acquire the locks for `unit`."""
         self._order.set_crash_count(batch.run, crash_count(unit))
-        await self._order.wait_until_lowest(batch.run)
         if unit.forgiven >= self._crashes_max or (not shared and self._host.is_failing):
             await self._host.wait_until_proven()
+        await self._order.wait_until_lowest(batch.run)
         if self._crashed_batch_count and unit.crashes > batch.delayed_for_crashes:
             await asyncio.sleep(self._suspect_delay_s)
             batch.delayed_for_crashes = unit.crashes

@@ -10,6 +10,8 @@ import pytest
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.host_health import HostHealth
+from gpu_consumers.quarantine.host_history import HostVerdict
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
 from tests.unit.gpu_consumers.replicas import PARTITION, OnlineReplica, call_chunk
 from topics.records.records import AttemptUnit, BatchAttempt
@@ -55,6 +57,21 @@ async def test_a_call_is_charged_after_three_crashes() -> None:
     (end,) = replica.log.ends
     assert msgspec.json.decode(end.body)["error"]["code"] == "item_crashes_engine"
     assert (all(known), attempts.latest, replica.finished_count) == (True, {}, 1)
+
+
+async def test_a_call_is_charged_only_after_its_host_has_proven_itself() -> None:
+    attempts = MemoryAttemptLog()
+    for _ in range(2):
+        await run_redelivered(attempts, crashes=True)
+    host = HostHealth(host_id="h", verdict=HostVerdict(proof_s=0.05))
+    replica = OnlineReplica(attempts, attribution=CrashAttribution(host=host))
+    host.start_serving()
+    await replica.hold(DURABLE, is_redelivered=True)
+    assert (replica.log.ends, replica.engine.served) == ([], 0)
+
+    await replica.wait_ended()
+    assert [outcome.outcome for outcome in replica.log.outcomes] == [Outcome.FAILED]
+    assert replica.engine.served == 0
 
 
 async def test_an_unavailable_pool_deletes_the_attempt(replica: OnlineReplica) -> None:
