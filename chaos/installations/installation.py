@@ -98,7 +98,11 @@ def run_installation(spec: InstallationSpec) -> Iterator[Installation]:
             first = next(iter(installation.hosts.values()), None)
             data = spec.data / f"host-{name}"
             objects = (first.data if first else data).absolute() / "objects"
-            env = {**_add_proxies(installation, name), "MILLRACE_OBJECTS_ROOT": str(objects)}
+            env = {
+                **_add_proxies(installation, name),
+                "MILLRACE_OBJECTS_ROOT": str(objects),
+                "MILLRACE_HOST_ID": name,
+            }
             own = {**spec.env, **env, **spec.env_by_host.get(name, {})}
             host = start_host(name, data, spec.options, own, secrets_from=first)
             closing.callback(host.stop)
