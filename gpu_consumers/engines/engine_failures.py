@@ -20,21 +20,33 @@ CONTEXT_EXCEEDED: Final = "context_length_exceeded"
 _PROMPT_LENGTHS: Final = frozenset({"input_tokens", "input_text"})
 """Parameters that vLLM reports for a prompt that is too long; they are no request fields."""
 
+_MESSAGE_CHARS_MAX: Final = 1_000
+_MISTAKES_MAX: Final = 2_000
 _ERROR_TYPES: Final = {404: "not_found_error", 500: "server_error", 501: "server_error"}
 
 
 def invalid_body_answer(mistakes: ValidationError) -> EngineAnswer:
-    """Return an answer with the first validation error and its field.
+    """Return an answer with the first validation error and its field, if there are not too many.
 
     Errors about present fields come first: they tell which variant of a union was meant.
     """
+    if (count := mistakes.error_count()) > _MISTAKES_MAX:  # 15 µs each to build
+        return error_answer(400, f"The request body has {count} validation errors.")
     errors = mistakes.errors(include_input=False, include_url=False, include_context=False)
     present = (one for one in errors if one["type"] != "missing" or len(_fields(one["loc"])) > 1)
     error = next(present, errors[0])
     fields = _fields(error["loc"])
     path = ".".join(fields)
     param = fields[0] if fields else None
-    return error_answer(400, f"{path}: {error['msg']}" if path else error["msg"], param=param)
+    message = f"{path}: {error['msg']}" if path else error["msg"]
+    return error_answer(400, _shortened(message), param=param)
+
+
+def _shortened(message: str) -> str:
+    """Return a message of a bounded length: some of vLLM's and pydantic's quote the request."""
+    if len(message) <= _MESSAGE_CHARS_MAX:
+        return message
+    return message[: _MESSAGE_CHARS_MAX - 1] + "…"
 
 
 def _fields(location: Sequence[int | str]) -> list[str]:
@@ -69,7 +81,7 @@ def refusal_answer(status_code: int, message: str, param: str | None) -> EngineA
     elif status_code == HTTPStatus.BAD_REQUEST and param in _PROMPT_LENGTHS:
         code = CONTEXT_EXCEEDED
     type_ = _ERROR_TYPES.get(status_code, "invalid_request_error")
-    return error_answer(status_code, message, type_=type_, param=param, code=code)
+    return error_answer(status_code, _shortened(message), type_=type_, param=param, code=code)
 
 
 NOT_FINITE: Final = error_answer(

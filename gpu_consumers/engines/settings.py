@@ -108,7 +108,8 @@ class EngineSettings(Settings):
     """openai_http: how long the start waits for the upstream. Default 60 s."""
 
     answer_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024)
-    """openai_http: larger answers fail their item. Default 16 MiB."""
+    """openai_http, and embeddings, scores and classes of vllm: larger answers fail their item.
+    Default 16 MiB."""
 
     simulated_latency_ms: float = Field(default=0.0, ge=0)
     """simulated: time of each item, or of a stream until its first token. Default 0: none."""
@@ -155,7 +156,11 @@ class EngineSettings(Settings):
 
     vllm_body_sequences_max: int = Field(default=128, ge=1)
     """vllm: sequences of one body, `n` for each prompt; more are refused with 400. They share one
-    slot. Default 128."""
+    slot. Inputs to embed, score or classify run so many at a time. Default 128."""
+
+    vllm_unbounded_grammars: bool = False
+    """vllm: accept context-free grammars, structural tags and any pattern in bodies. Some stop the
+    engine for seconds at each token: for tenants who trust each other. Default: no."""
 
     vllm_allowed_media_domains: str | None = Field(
         default=None, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(,[a-z0-9]([a-z0-9.-]*[a-z0-9])?)*$"
@@ -223,6 +228,6 @@ def _owner(field: str) -> str | None:
         return "vllm"
     if field.startswith("simulated_"):
         return "simulated"
-    if field in {"connect_timeout_s", "start_timeout_s", "answer_bytes_max"}:
+    if field in {"connect_timeout_s", "start_timeout_s"}:
         return "openai_http"
     return "openai_http" if field.startswith("upstream") else None

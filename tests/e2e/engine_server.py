@@ -16,6 +16,11 @@ import msgspec
 from aiohttp import web
 from prometheus_client import REGISTRY
 
+from core.body_limit_settings import DEFAULT_BODY_LIMITS
+from core.body_limits import find_exceeded_limit
+from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, UsageMeter
+from gpu_consumers.engines.error_answers import body_limit_answer
+
 # A killed test must leave no process behind.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
@@ -83,6 +88,15 @@ async def set_item_timeout(engine: Any, request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def serve_limited(
+    engine: Engine, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter
+) -> EngineAnswer:
+    """Serve a call as a replica does, which checks its body before."""
+    if exceeded := find_exceeded_limit(body, DEFAULT_BODY_LIMITS):
+        return body_limit_answer(exceeded)
+    return await engine.serve(endpoint, body, emit, meter)
+
+
 async def until_sigterm() -> None:
     """Wait for the signal that ends the server."""
     stop = asyncio.Event()
@@ -92,7 +106,6 @@ async def until_sigterm() -> None:
 
 async def serve(socket_path: str) -> None:
     """Serve once the model is loaded; each line of a response is one reported item."""
-    from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
     from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
@@ -132,7 +145,7 @@ async def serve(socket_path: str) -> None:
 
         async def run() -> None:
             emit = emitted.put_nowait if streams else None
-            work = engine.serve(endpoint, body, emit, meter)
+            work = serve_limited(engine, endpoint, body, emit, meter)
             emitted.put_nowait(await ends.recorded(request, work))
 
         async with asyncio.TaskGroup() as group:

@@ -45,6 +45,11 @@ class RemoteEngine:
         self.children = children
         """The processes that the child's engine has started."""
 
+    def memory_bytes(self) -> int:
+        """Return the resident memory of the child and its processes."""
+        parent = psutil.Process(self.children[0].ppid())
+        return sum(int(process.memory_info().rss) for process in (parent, *self.children))
+
     @property
     def concurrency(self) -> int:
         return self._concurrency

@@ -12,6 +12,7 @@ import pytest
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.model_kind import endpoints_of_folder
+from tests.e2e.hostile_calls import run_all_beside
 from tests.e2e.remote_engine import RemoteEngine, running_engine
 from tests.e2e.tiny_classifier import BROKEN_WORD, write_classifier
 from tests.integration.engines.conformance import (
@@ -36,6 +37,7 @@ from tests.integration.engines.conformance_online import (
     ScoresConformance,
     stream,
 )
+from tests.support.hostile_bodies import chat_bodies, pooling_bodies
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,6 +56,27 @@ ONLY_SEVEN = {
     },
 }
 """A response format."""
+
+HOSTILE = {
+    *("empty messages", "numbers as messages", "numbers as parts", "tools", "a long bad word"),
+    *("a deep schema", "doubling references", "a recursive schema", "a repeated alternation"),
+    *("an ambiguous grammar", "a truncated long text", "a long stop string", "allowed tokens"),
+    *("prompts of tokens", "deep lists"),
+}
+HOSTILE_INPUTS = {
+    "inputs",
+    "mixed inputs",
+    "pairs",
+    "2,048 texts",
+    "ranked objects",
+    "a long input",
+}
+"""A part of the bodies of the drill, which has all of them."""
+
+OTHERS_S_MAX = 2.0
+"""Seconds of another tenant's call, on a machine that runs other tests. The drill allows 0.5 s."""
+
+GROWN_BYTES_MAX = 200 * 1024 * 1024
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +104,7 @@ async def hasty_engine(chat_engine: RemoteEngine) -> AsyncIterator[RemoteEngine]
 
 
 @pytest.fixture(scope="class")
-def embeddings_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def embeddings_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
     folder = tmp_path_factory.mktemp("embeddings")
     template = folder / "chat.jinja"  # the model has no chat template
     template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
@@ -212,6 +235,24 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         assert_error_envelope(answer, 400)
         assert content_of(answer)["error"]["param"] == "prompt"
 
+    async def test_hostile_bodies_do_not_delay_another_tenant(
+        self, chat_engine: RemoteEngine
+    ) -> None:
+        bodies = {name: body for name, body in chat_bodies(MODEL).items() if name in HOSTILE}
+        runs = await run_all_beside(chat_engine, bodies, (CHAT, chat_body(max_tokens=1)))
+        assert runs.by_name.keys() == HOSTILE
+        assert runs.slower_than(OTHERS_S_MAX) == {}
+        assert runs.grown_bytes < GROWN_BYTES_MAX
+        errors = {name for name, run in runs.by_name.items() if run.answer.status_code >= 500}
+        assert errors == set()
+
+    async def test_schemas_and_simple_patterns_are_accepted(self, engine: Engine) -> None:
+        body = chat_body(structured_outputs={"regex": "[a-c]{3}"}, max_tokens=20)
+        (answer,) = await run(engine, CHAT, [body])
+        text = content_of(answer)["choices"][0]["message"]["content"]
+        assert len(text) == 3
+        assert set(text) <= set("abc")
+
     async def test_another_model_is_not_served(self, engine: Engine) -> None:
         (answer,) = await run(engine, CHAT, [chat_body(model="another")])
         assert_error_envelope(answer, 404)
@@ -238,6 +279,28 @@ class TestVllmEmbeddings(OnlineEmbeddingsConformance, ScoresConformance):
     @pytest.fixture
     def engine(self, embeddings_engine: Engine) -> Engine:
         return embeddings_engine
+
+    async def test_hostile_bodies_do_not_delay_another_tenant(
+        self, embeddings_engine: RemoteEngine
+    ) -> None:
+        bodies = {n: body for n, body in pooling_bodies(MODEL).items() if n in HOSTILE_INPUTS}
+        other = EMBEDDINGS, embeddings_body("a")
+        runs = await run_all_beside(embeddings_engine, bodies, other)
+        assert runs.by_name.keys() == HOSTILE_INPUTS
+        assert runs.slower_than(OTHERS_S_MAX) == {}
+        assert runs.grown_bytes < GROWN_BYTES_MAX
+        assert runs.by_name["2,048 texts"].answer.status_code == 200
+
+    async def test_many_inputs_are_answered_as_if_whole(self, engine: Engine) -> None:
+        texts = [f"text number {number}" for number in range(300)]
+        many = embeddings_body("").replace(b'""', msgspec.json.encode(texts))
+        whole, alone = await run(engine, EMBEDDINGS, [many, embeddings_body(texts[299])])
+        rows = content_of(whole)["data"]
+        assert [row["index"] for row in rows] == list(range(300))
+        assert rows[299]["embedding"] == pytest.approx(
+            content_of(alone)["data"][0]["embedding"], abs=0.05
+        )
+        assert whole.input_tokens == content_of(whole)["usage"]["prompt_tokens"] > 900
 
     async def test_another_model_is_not_served(self, engine: Engine) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a", model="another")])

@@ -81,6 +81,10 @@ def _messages_and_tools() -> dict[str, dict[str, Any]]:
         "empty parts": {"messages": [{"role": "user", "content": [{}] * MANY}]},
         "numbers as parts": {"messages": [{"role": "user", "content": [1] * MANY}]},
         "string parts": {"messages": [{"role": "user", "content": ["a"] * MANY}]},
+        "2,048 empty messages": {"messages": [{}] * 2_048},
+        "lists of numbers as parts": {"messages": [{"role": "user", "content": [1] * 2_048}] * 190},
+        "14,336 text parts": {"messages": [{"role": "user", "content": [text] * 2_048}] * 7},
+        "9,500 text parts": {"messages": [{"role": "user", "content": [text] * 1_900}] * 5},
         "images": {"messages": [{"role": "user", "content": [image] * 10_000}]},
         "tool calls": {
             "messages": [
@@ -144,6 +148,13 @@ def _grammars() -> dict[str, dict[str, Any]]:
         "a repeated alternation": _structured(regex="((a|b|ab|ba)*c?){200}" * 50),
         "a long expression": _structured(regex="(a|b)" * MANY),
         "a deep expression": _structured(regex="(" * 20_000 + "a" + ")" * 20_000),
+        "a short expression": _structured(regex="((a|b|ab|ba)*c?){200}" * 5),
+        "an ambiguous grammar": _structured(
+            grammar='root ::= e\ne ::= "a" e e e e | [a-z] e e | ""\n'
+        ),
+        "alternatives of lengths": _schema(
+            {"anyOf": [{"type": "string", "minLength": number} for number in range(500)]}
+        ),
         "choices": _structured(choice=[f"choice {number}" for number in range(MANY)]),
         "a long choice": _structured(choice=["c" * 1_000_000]),
         "a grammar of many rules": _structured(

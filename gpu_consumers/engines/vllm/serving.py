@@ -49,6 +49,8 @@ from gpu_consumers.engines.item_timeout import ItemTimeout
 from gpu_consumers.engines.response_fields import answer_with_usage
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
+from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
+from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class VllmServing:
         self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
     ) -> None:
         self._sequences_max = settings.vllm_body_sequences_max
+        self._answer_bytes_max = settings.answer_bytes_max
+        self._accepts_any_grammar = settings.vllm_unbounded_grammars
         self._engine = engine
         self._routes = routes
         self._item_timeout_s = settings.item_timeout_s
@@ -122,15 +126,18 @@ class VllmServing:
             return unknown_endpoint_answer(endpoint)
         events: StreamEvents | None = None
         try:
-            request = route.request.validate_json(body)
-            request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
-            generates = endpoint in STREAMED_ENDPOINTS
-            if generates and (refused := self._refusal(request, may_stream=emit is not None)):
-                return refused
-            if not generates or not request.stream or emit is None:
-                return await self._timeout.run(_respond(route, request))
-            events = _stream_events(request, emit, meter)
-            return await self._timeout.run(self._stream(route, request, events))
+            if endpoint in STREAMED_ENDPOINTS:
+                request = self._parse(route, body, is_bulk=is_bulk)
+                if refused := self._refusal(request, body, may_stream=emit is not None):
+                    return refused
+                if request.stream and emit is not None:
+                    events = _stream_events(request, emit, meter)
+                    work = self._stream(route, request, events)
+                else:
+                    work = _respond(route, request)
+            else:
+                work = self._pool(endpoint, route, body, is_bulk=is_bulk)
+            return await self._timeout.run(work)
         except ValidationError as mistakes:
             return invalid_body_answer(mistakes)
         except EngineDeadError:
@@ -149,10 +156,33 @@ class VllmServing:
                 return NOT_FINITE
             return answer_from_response(create_error_response(refusal))
 
-    def _refusal(self, request: Any, *, may_stream: bool) -> EngineAnswer | None:
+    def _parse(self, route: _Route, body: bytes, *, is_bulk: bool) -> Any:
+        """Return vLLM's request. Raises ValidationError."""
+        request = route.request.validate_json(body)
+        request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
+        if request.truncate_prompt_tokens is not None and request.truncation_side is None:
+            # With its default made explicit, vLLM cuts a long text before it tokenizes it.
+            request.truncation_side = self._engine.get_tokenizer().truncation_side
+        return request
+
+    async def _pool(
+        self, endpoint: str, route: _Route, body: bytes, *, is_bulk: bool
+    ) -> EngineAnswer:
+        """Run a body of inputs, a slice of them at a time."""
+        bodies = split_inputs(endpoint, body, self._sequences_max)
+        sliced = SlicedAnswer(endpoint, body, self._answer_bytes_max)
+        for part in bodies:
+            answer = await _respond(route, self._parse(route, part, is_bulk=is_bulk))
+            if (failed := sliced.add(answer)) is not None:
+                return failed
+        return answer if len(bodies) == 1 else sliced.join()
+
+    def _refusal(self, request: Any, body: bytes, *, may_stream: bool) -> EngineAnswer | None:
         """Return the refusal of a body that vLLM would accept, or None."""
         if request.stream and not may_stream:
             return stream_unsupported_answer()
+        if not self._accepts_any_grammar and (costly := costly_grammar_answer(body)):
+            return costly
         prompt = getattr(request, "prompt", None)  # a chat has none
         return sequence_limit_answer(prompt, request.n, self._sequences_max)
 

@@ -25,6 +25,9 @@ _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_NAME_BYTES = 37
 _NO_DOMAIN = "media.invalid"
 """To vLLM an empty list allows every host; names under `.invalid` never resolve (RFC 6761)."""
+_TOKENIZER_THREADS = 4
+"""Threads that render and tokenize prompts; each has a tokenizer. With vLLM's one, a call waits for
+the long prompt of another, which takes seconds."""
 
 
 class VllmEngine(SlottedEngine):
@@ -108,10 +111,12 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
     if path is None or not path.is_dir():
         raise SettingsError("model_path is not a folder.")
     runner = settings.vllm_runner
+    if runner == "auto":
+        runner = runner_of_folder(path)
     arguments = [
         f"--model={path}",
         f"--served-model-name={settings.model_name}",
-        f"--runner={runner_of_folder(path) if runner == 'auto' else runner}",
+        f"--runner={runner}",
         f"--dtype={settings.vllm_dtype}",
         f"--max-num-seqs={settings.vllm_max_num_seqs}",
         f"--gpu-memory-utilization={settings.vllm_gpu_memory_utilization}",
@@ -121,6 +126,8 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
         "--enable-prompt-tokens-details",
         "--disable-log-stats",
     ]
+    if runner == "generate":  # vLLM refuses it for multimodal models that embed
+        arguments.append(f"--renderer-num-workers={_TOKENIZER_THREADS}")
     if (parser := settings.vllm_tool_call_parser) is not None:
         arguments += ["--enable-auto-tool-choice", f"--tool-call-parser={parser}"]
     if (template := settings.vllm_chat_template) is not None:

@@ -218,7 +218,7 @@ def test_a_body_of_too_many_messages_is_refused() -> None:
 
     assert (refused.value.status, refused.value.code) == (400, "invalid_value")
     assert refused.value.param == "messages"
-    assert "at most 30000" in refused.value.message
+    assert "at most 10000" in refused.value.message
 
 
 def test_limits_of_bodies_are_settings() -> None:

@@ -78,7 +78,7 @@ def test_a_large_body_within_the_limits_passes(body: dict[str, Any]) -> None:
         ({"bad_words": ["a" * 2_048] * 3}, "must have at most 4096 characters in all", "bad_words"),
         ({"x": {"y": [""] * 2_049}}, "'x' must have at most 2048 elements in each", "x"),
         ({"input": [7] * 400_001}, "'input' must have at most 400000 values.", "input"),
-        ({"messages": [{}] * 30_001}, "at most 30000 objects and lists.", "messages"),
+        ({"messages": [{}] * 10_001}, "at most 10000 objects and lists.", "messages"),
         ({str(field): 1 for field in range(2_049)}, "body must have at most 2048 fields.", None),
     ],
 )
