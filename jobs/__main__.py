@@ -23,6 +23,7 @@ from jobs.expansion.intake_loop import IntakeLoop
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.result_partitions import ResultPartitions
 from jobs.outbox_relay import OutboxRelay
 from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
 from jobs.settings import IntakeSettings
@@ -62,7 +63,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     serve_metrics(settings)
-    check_topics(TopicAdmin(kafka), topics_of_role(_NAME), broker_wait_s=_START_S_MAX)
+    admin = TopicAdmin(kafka)
+    check_topics(admin, topics_of_role(_NAME), broker_wait_s=_START_S_MAX)
     with contextlib.ExitStack() as closing:
         engine = create_engine(database, application_name=_NAME)
         closing.callback(engine.dispose)
@@ -70,10 +72,10 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         outbox_notifications = closing.enter_context(
             NotificationListener(database, "millrace_outbox")
         )
-        producers = [RecordProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
+        producers = _producers(kafka, holder)
         closing.callback(close_producers, producers)
         tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
-        capacities = PoolCapacities(clock)
+        capacities, results = PoolCapacities(clock), ResultPartitions()
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         leased_jobs = LeasedJobs(engine, leases, clock)
@@ -89,6 +91,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             notifications=job_notifications,
             clock=clock,
             stop=stop,
+            results=results,
         )
         relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
@@ -104,6 +107,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             holder=holder,
             leases=leases,
             capacities=capacities,
+            results=results,
+            admin=admin,
             clock=clock,
             stop=stop,
         )
@@ -133,6 +138,14 @@ def _read_settings(
         object_store_from_env,
         BodyLimits.from_env,
     )
+
+
+def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
+    """Return the producers of the expander, of the relay and of the periodic tasks."""
+    return [
+        RecordProducer(kafka, client_id=f"{holder}-{n}", waits_for_partitions=True)
+        for n in range(2 + PRODUCERS)
+    ]
 
 
 def _capacity_tail(kafka: KafkaSettings, holder: str) -> TopicTailReader:

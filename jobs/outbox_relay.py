@@ -1,15 +1,19 @@
 """The outbox relay: moves committed records from the table `outbox` to the log.
 
-    claim ─► send ─► flush ─► delete ─► commit
+    lock ─► claim ─► send ─► wait ─► delete ─► unlock
 
 A crash between two steps sends the rows again. A record too large for every broker is parked: its
 row gets a negative id, and the rows behind it are sent. Later records of the same job arrive
 without it, so no record that later ones depend on may grow that large.
+
+Rows of an unavailable partition stay in the producer and in the table; other partitions go on.
+Until they are acknowledged this process keeps the lock: another relay would send them, too, and mix
+the order of a job's records.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -17,9 +21,12 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
-from jobs.store.transaction_keepalive import LIMIT_IDLE_TIME, flush_with_keepalive
+from jobs.store.session_lock import SessionLock
 from jobs.tables.outbox import outbox
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
+from topics.clients.tracked_sends import TrackedSends
+from topics.errors import DeliveryPendingError
 
 LOG = logging.getLogger(__name__)
 
@@ -29,29 +36,47 @@ _LOCK_KEY: Final = 0x6F7574626F78  # one relay at a time: two would mix the orde
 _COUNT_MAX: Final = 100_000
 _MEASURE_INTERVAL_S: Final = 2.0
 
-_LOCK: Final = sa.text("SELECT pg_try_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
-
 # The addition keeps Postgres from using an index on this condition. Otherwise it would sort a
 # backlog if the outbox was empty when its statistics were collected.
 _IS_PENDING: Final = outbox.c.id + 0 > 0
 
 
+@dataclass(frozen=True, slots=True)
+class _SentRow:
+    """A row whose record is sent."""
+
+    place: Partition
+    sends: TrackedSends
+
+
 @dataclass(slots=True)
 class OutboxRelay:
-    """Relays all pending rows of the outbox on each run."""
+    """Relays all pending rows of the outbox on each run. Used by one thread."""
 
     engine: sa.Engine
-    producer: RecordProducer  # of this relay alone: a flush waits for all its records
+    producer: RecordProducer
     clock: Clock
+    _lock: SessionLock = field(init=False)
+    _sent: dict[int, _SentRow] = field(default_factory=dict)  # rows to delete, by id
     _measure_at_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        self._lock = SessionLock(self.engine, _LOCK_KEY)
+
     def run_once(self) -> None:
-        """Relay until no row is pending. Raises DeliveryError."""
-        count = CLAIM_MAX
-        while count == CLAIM_MAX:
-            with self.engine.begin() as connection:
-                count = relay(connection, self.producer)
-            metrics.OUTBOX_RELAYED.inc(count)
+        """Relay all rows but those of unavailable partitions. Raises DeliveryError.
+
+        Does nothing while another process relays.
+        """
+        try:
+            if self._lock.acquire():
+                while self._relay() == CLAIM_MAX:
+                    pass
+                if not self._sent:
+                    self._lock.release()
+        except BaseException:
+            self._forget_sent()
+            raise
         now_s = self.clock.monotonic_s()
         if now_s >= self._measure_at_s:
             self._measure_at_s = now_s + _MEASURE_INTERVAL_S
@@ -60,39 +85,62 @@ class OutboxRelay:
             metrics.OUTBOX_PENDING.set(pending)
             metrics.OUTBOX_OLDEST_AGE.set(age_s)
 
+    def _relay(self) -> int:
+        """Send the oldest rows in the order of their ids; return how many were sent or parked."""
+        self._delete_acknowledged()
+        waiting = {row.place for row in self._sent.values()}
+        with self.engine.begin() as connection:
+            rows = connection.execute(claim_query(CLAIM_MAX, waiting)).all()
+            oversized = [row for row in rows if _byte_count(row) > _ROW_BYTES_MAX]
+            if oversized:
+                _park_oversized(connection, oversized)
+        for row in rows:
+            if _byte_count(row) <= _ROW_BYTES_MAX:
+                self._sent[row.id] = self._send(row)
+        for sent in self._sent.values():
+            if sent.place not in waiting and not sent.sends.wait_unless_unavailable():
+                waiting.add(sent.place)
+        self._delete_acknowledged()
+        metrics.OUTBOX_RELAYED.inc(len(rows))
+        return len(rows)
 
-def claim_query(limit: int) -> sa.Select[tuple[object, ...]]:
-    """Return the query that locks the oldest pending rows."""
-    rows = sa.select(outbox).where(_IS_PENDING).order_by(outbox.c.id).limit(limit)
-    return rows.with_for_update(skip_locked=True)
-
-
-def relay(connection: sa.Connection, producer: RecordProducer) -> int:
-    """Send the oldest rows in the order of their ids; return how many were sent or parked.
-
-    Commit the transaction afterwards, or the rows are sent again. Returns 0 while another process
-    relays. Raises DeliveryError.
-    """
-    if not connection.scalar(_LOCK):
-        return 0
-    connection.execute(LIMIT_IDLE_TIME)
-    rows = connection.execute(claim_query(CLAIM_MAX)).all()
-    if not rows:
-        return 0
-    sendable = [row for row in rows if _byte_count(row) <= _ROW_BYTES_MAX]
-    if len(sendable) < len(rows):
-        _park_oversized(connection, [row for row in rows if _byte_count(row) > _ROW_BYTES_MAX])
-    for row in sendable:
-        producer.send(
+    def _send(self, row: sa.Row[Any]) -> _SentRow:
+        sends = TrackedSends(self.producer)
+        sends.send(
             row.topic,
             row.value,
             partition=row.partition,
             key=row.key,
             headers=[(name, value.encode()) for name, value in row.headers],
         )
-    flush_with_keepalive(connection, producer)
-    connection.execute(sa.delete(outbox).where(outbox.c.id.in_([row.id for row in sendable])))
-    return len(rows)
+        return _SentRow((row.topic, row.partition), sends)
+
+    def _delete_acknowledged(self) -> None:
+        done = [row_id for row_id, sent in self._sent.items() if sent.sends.is_acknowledged]
+        if done:
+            with self.engine.begin() as connection:
+                connection.execute(sa.delete(outbox).where(outbox.c.id.in_(done)))
+        for row_id in done:
+            del self._sent[row_id]
+
+    def _forget_sent(self) -> None:
+        """Release the lock after a failure; rows that were acknowledged are sent again.
+
+        Raises DeliveryError if records are not acknowledged: the process must end with them before
+        another relay sends them.
+        """
+        sent, self._sent = self._sent, {}
+        self._lock.abandon()
+        if any(not row.sends.is_acknowledged for row in sent.values()):
+            raise DeliveryPendingError
+
+
+def claim_query(limit: int, waiting: Collection[Partition] = ()) -> sa.Select[tuple[object, ...]]:
+    """Return the query of the oldest pending rows of partitions that are not `waiting`."""
+    rows = sa.select(outbox).where(_IS_PENDING).order_by(outbox.c.id).limit(limit)
+    if waiting:
+        rows = rows.where(sa.tuple_(outbox.c.topic, outbox.c.partition).not_in(list(waiting)))
+    return rows
 
 
 def _park_oversized(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:

@@ -11,6 +11,7 @@ from core.body_limit_settings import BodyLimits
 from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.result_partitions import CHECK_INTERVAL_S, ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.expiry import republish_copies, sweep_expired_jobs
@@ -25,10 +26,11 @@ from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
 from jobs.validation.validator import LeasedValidation
 from jobs.validation.verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
+from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 
 PRODUCERS: Final = 3
-"""One producer for each sending thread: a flush waits for every record of its producer."""
+"""One producer for each sending thread: the backlog of one leaves the others their queues."""
 
 _STALL_CHECKS_PER_LIMIT: Final = 10
 _RESUME_INTERVAL_S: Final = 0.5
@@ -46,6 +48,8 @@ class PeriodicDeps:
     holder: str  # names this process in its leases
     leases: ActiveLeases  # of the expansion
     capacities: PoolCapacities
+    results: ResultPartitions
+    admin: TopicAdmin
     clock: Clock
     stop: threading.Event
 
@@ -57,12 +61,13 @@ def start_periodic_tasks(
     settings, engine, clock = deps.settings, deps.engine, deps.clock
     stall_producer, retry_producer, resume_producer = producers
     emitter = ReEmitter(engine, deps.objects, stall_producer, deps.leases)
-    stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s))
+    stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s), deps.results)
 
     def recover_stalls() -> None:
         stalls.run_once(deps.capacities, clock)
         republish_copies(engine, stall_limit_s=settings.stall_limit_s)
 
+    threads.start_periodic(CHECK_INTERVAL_S, "results", partial(deps.results.update, deps.admin))
     stall_interval_s = settings.stall_limit_s / _STALL_CHECKS_PER_LIMIT
     threads.start_periodic(stall_interval_s, "repairs", recover_stalls)
     rules = RetryBudgetRules(

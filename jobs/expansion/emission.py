@@ -115,7 +115,8 @@ def parse_item(index: int, offset: int, line: bytes | None, endpoint: str) -> It
 def send_items(
     sender: RecordSender, job: JobRef, items: Iterable[Item], keys: DataKeys | None = None
 ) -> int:
-    """Send items as chunk records; return how many items. Flush before relying on them.
+    """Send items as chunk records; return how many items. Await their acknowledgement
+    before relying on them.
 
     A job with a key needs `keys`: its bodies are sent encrypted, without their `custom_id`s.
     Raises DataKeyDestroyedError, and the errors of the object store for such a job.

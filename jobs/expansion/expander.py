@@ -11,7 +11,13 @@ from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
-from jobs.expansion.emission import InputChangedError, ItemReader, record_job_failure, send_items
+from jobs.expansion.emission import (
+    JOB_CLASS,
+    InputChangedError,
+    ItemReader,
+    record_job_failure,
+    send_items,
+)
 from jobs.expansion.job_loads import OpenJob
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
 from jobs.expansion.windows import rotate
@@ -19,6 +25,8 @@ from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
+from topics.clients.tracked_sends import TrackedSends
+from topics.records.chunks import job_has_space
 from topics.records.records import Item
 
 ROUND_ITEMS_MAX: Final = 10_000
@@ -26,9 +34,24 @@ ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one round before it waits for acknowledgements; bounds memory and repeats."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Items of a job that were sent, and its cursor behind them."""
+
+    leased: LeasedJob
+    before: ExpansionCursor
+    after: ExpansionCursor
+    version: int  # of the job's control state
+    sends: TrackedSends
+
+
 @dataclass(slots=True)
 class Expander:
-    """Emits items of leased jobs up to their allowances. Used by one thread."""
+    """Emits items of leased jobs up to their allowances. Used by one thread.
+
+    Each job waits for its own records. A job whose partition is unavailable emits nothing more, and
+    its cursor moves when the partition has returned; other jobs go on.
+    """
 
     engine: sa.Engine
     objects: ObjectStore
@@ -36,6 +59,7 @@ class Expander:
     leased_jobs: LeasedJobs  # the jobs and the cursor of each
     clock: Clock
     _keys: DataKeys = field(init=False)
+    _waiting: dict[UUID, _Move] = field(default_factory=dict)  # by job, not acknowledged
     _last: UUID | None = None
 
     def __post_init__(self) -> None:
@@ -46,31 +70,56 @@ class Expander:
 
         Raises DeliveryError and `DATABASE_UNAVAILABLE`; the cursors have not moved then.
         """
-        moves: list[tuple[LeasedJob, ExpansionCursor]] = []
+        self._move_acknowledged()
+        moves: list[_Move] = []
         count, byte_count = 0, 0
+        open_jobs = allowed.keys() & self.leased_jobs.by_id.keys() - self._waiting.keys()
         try:
-            for job_id in rotate(allowed.keys() & self.leased_jobs.by_id.keys(), self._last):
+            for job_id in rotate(open_jobs, self._last):
                 if count >= ROUND_ITEMS_MAX or byte_count >= ROUND_BYTES_MAX:
                     break
                 leased = self.leased_jobs.by_id[job_id]
                 self._last = job_id
+                if not job_has_space(self.producer, leased.job.ref, JOB_CLASS):
+                    continue
                 count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
-                if after := self._emit(leased, count_max, ROUND_BYTES_MAX - byte_count):
-                    moves.append((leased, after))
-                    count += _emitted_count(leased.cursor, after)
-                    start = leased.job.files.reading_start(leased.cursor)
-                    byte_count += after.byte_offset - start.byte_offset
-            if moves:
-                self.producer.flush()
-                self._advance(moves)
+                if move := self._emit(leased, count_max, ROUND_BYTES_MAX - byte_count):
+                    moves.append(move)
+                    count += _emitted_count(move.before, move.after)
+                    start = leased.job.files.reading_start(move.before)
+                    byte_count += move.after.byte_offset - start.byte_offset
+            for move in moves:
+                move.sends.wait_unless_unavailable()
         except BaseException:
-            for leased, _ in moves:
-                leased.close_reader()
+            for move in moves:
+                move.leased.close_reader()
             raise
+        self._waiting |= {move.leased.lease.job_id: move for move in moves}
+        self._move_acknowledged()
         metrics.ITEMS_EXPANDED.inc(count)
         return count
 
-    def _emit(self, leased: LeasedJob, count_max: int, bytes_max: int) -> ExpansionCursor | None:
+    def _move_acknowledged(self) -> None:
+        """Move the cursors of jobs whose records are acknowledged; forget those of lost jobs."""
+        by_id = self.leased_jobs.by_id
+        self._waiting = {
+            job_id: move
+            for job_id, move in self._waiting.items()
+            if by_id.get(job_id) is move.leased
+        }
+        moves = [move for move in self._waiting.values() if move.sends.is_acknowledged]
+        if not moves:
+            return
+        for move in moves:
+            del self._waiting[move.leased.lease.job_id]
+        try:
+            self._advance(moves)
+        except BaseException:
+            for move in moves:
+                move.leased.close_reader()
+            raise
+
+    def _emit(self, leased: LeasedJob, count_max: int, bytes_max: int) -> _Move | None:
         """Send items of one file of a job. A job failure suspends only that job."""
         job, index = leased.job, leased.cursor.item_index
         left_in_file = job.files.count_left(index)
@@ -80,6 +129,7 @@ class Expander:
         if count_max <= 0:
             return None  # a file was appended that this process has not loaded yet
         ref = job.ref_at(index)
+        sends = TrackedSends(self.producer)
         try:
             if leased.reader is None:
                 start = job.files.reading_start(leased.cursor)
@@ -90,7 +140,7 @@ class Expander:
                 raise InputChangedError(item_index=index)
             after = leased.reader.cursor
             originals = self._without_copies(job, items) if job.deduplicates else items
-            send_items(self.producer, ref, originals, self._keys)
+            send_items(sends, ref, originals, self._keys)
         except MillraceError as failure:
             leased.close_reader()
             record_job_failure(ref.job_id, failure, "a job cannot be expanded")
@@ -103,8 +153,8 @@ class Expander:
             leased.close_reader()  # the next file needs its own reader
         if job.deduplicates:
             copy_count = leased.cursor.copy_count + len(items) - len(originals)
-            return replace(after, copy_count=copy_count)
-        return after
+            after = replace(after, copy_count=copy_count)
+        return _Move(leased, leased.cursor, after, job.ref.version, sends)
 
     def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
         with self.engine.begin() as connection:
@@ -112,7 +162,7 @@ class Expander:
             copies = find_copy_indexes(connection, job.ref.job_id, indexes)
         return [item for item in items if item.index not in copies]
 
-    def _advance(self, moves: list[tuple[LeasedJob, ExpansionCursor]]) -> None:
+    def _advance(self, moves: Sequence[_Move]) -> None:
         """Move the cursors in one transaction, in the order in which heartbeats lock leases.
 
         The cursor of a job that was paused and resumed in the meantime stays: its records are void.
@@ -120,20 +170,20 @@ class Expander:
         lost: list[LeasedJob] = []
         void: list[LeasedJob] = []
         with self.engine.begin() as connection:
-            for leased, after in sorted(moves, key=lambda move: move[0].lease.job_id):
-                version = leased.job.ref.version
+            for move in sorted(moves, key=lambda move: move.leased.lease.job_id):
+                leased = move.leased
                 try:
                     if not advance_cursor(
-                        connection, leased.lease, leased.cursor, after, version=version
+                        connection, leased.lease, move.before, move.after, version=move.version
                     ):
                         void.append(leased)
                 except LeaseLostError:
                     lost.append(leased)
-        for leased, after in moves:
-            if leased in void:
-                leased.close_reader()
+        for move in moves:
+            if move.leased in void:
+                move.leased.close_reader()
             else:
-                leased.cursor = after
+                move.leased.cursor = move.after
         for leased in lost:
             metrics.LEASES_LOST.inc()
             self.leased_jobs.suspend(leased)

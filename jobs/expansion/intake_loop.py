@@ -13,6 +13,7 @@ from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
 from jobs.expansion.job_loads import job_loads
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.result_partitions import ResultPartitions
 from jobs.expansion.windows import (
     JobLoad,
     TenantPool,
@@ -48,6 +49,7 @@ class IntakeLoop:
     notifications: NotificationListener
     clock: Clock
     stop: threading.Event
+    results: ResultPartitions
     _claim_at_s: float = 0.0
     _idle_round_s: float = 0.0
     _wakeup_delay_s: float = _ROUND_PAUSE_S
@@ -59,6 +61,8 @@ class IntakeLoop:
         started_s = self.clock.monotonic_s()
         with self.engine.begin() as connection:
             loads = job_loads(connection)
+        metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
+        loads = self.results.available(loads)
         limits = WindowLimits(
             window_s=self.settings.window_s,
             window_items_max=self.settings.window_items_max,
@@ -74,7 +78,6 @@ class IntakeLoop:
             leased_ids = self.leased_jobs.ids
             loads = self._claim_jobs(loads, budgets, pools)
             started_count += len(self.leased_jobs.ids - leased_ids)
-        metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
         self.leased_jobs.reload_changed(loads)
         self.leased_jobs.release_finished({load.job_id for load in loads})
         emitted = self.expander.run_once(allowances(loads, self._windows(loads, budgets)))

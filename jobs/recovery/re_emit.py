@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.errors import LeaseLostError
 from jobs.expansion.cursors import fence_cursor
-from jobs.expansion.emission import parse_item, send_items
+from jobs.expansion.emission import JOB_CLASS, parse_item, send_items
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
 from jobs.input.input_files import read_item_lines
 from jobs.leasing import leases
@@ -27,6 +27,8 @@ from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from storage.postgres.database_times import seconds
 from topics.clients.producer import RecordProducer, RecordSender
+from topics.clients.tracked_sends import TrackedSends
+from topics.records.chunks import job_has_space
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class ReEmitter:
 
     engine: sa.Engine
     objects: ObjectStore
-    producer: RecordProducer  # of this thread alone: a flush waits for all its records
+    producer: RecordProducer
     leases: ActiveLeases
 
     def re_emit_job(self, job_id: UUID, due: sa.ColumnElement[bool]) -> int | None:
@@ -117,11 +119,15 @@ class ReEmitter:
             job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
         if job is None:
             return 0
+        if not job_has_space(self.producer, job.ref, JOB_CLASS):
+            return 0  # its partition is unavailable; the job stays due
         indexes, failed = self._find_missing(job)
         with self.engine.begin() as connection:
             leases.lock_lease(connection, lease)
-        count = re_emit_items(self.producer, self.objects, job, indexes, failed)
-        self.producer.flush()
+        sends = TrackedSends(self.producer)
+        count = re_emit_items(sends, self.objects, job, indexes, failed)
+        if not sends.wait_unless_unavailable():
+            return 0
         with self.engine.begin() as connection:
             record_re_emission(connection, lease, void_below or 0)
         return count
@@ -195,7 +201,8 @@ def re_emit_items(
     """Send the items of `indexes` (in order), reading each file from its start; return how many.
 
     An item of `failed` gets the attempt number after that one; otherwise its next failure would
-    count as a repeat. Flush before relying on the items. Raises InputChangedError.
+    count as a repeat. Await the acknowledgements before relying on the items. Raises
+    InputChangedError.
     """
     count, keys = 0, DataKeys(objects, SystemClock())
     for file, file_indexes in job.files.group_by_file(indexes, lambda index: index):

@@ -22,7 +22,13 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.emission import InputChangedError, parse_item, record_job_failure, send_items
+from jobs.expansion.emission import (
+    JOB_CLASS,
+    InputChangedError,
+    parse_item,
+    record_job_failure,
+    send_items,
+)
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import rotate
@@ -42,11 +48,13 @@ from jobs.recovery.retry_queue import (
     lock_void_versions,
     spend_budget,
 )
-from jobs.store.transaction_keepalive import IDLE_S_MAX, LIMIT_IDLE_TIME, flush_with_keepalive
+from jobs.store.transaction_keepalive import IDLE_S_MAX, LIMIT_IDLE_TIME, wait_with_keepalive
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
+from topics.clients.tracked_sends import TrackedSends
+from topics.records.chunks import job_has_space
 from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +81,7 @@ class RetryEmitter:
 
     engine: sa.Engine
     objects: ObjectStore
-    producer: RecordProducer  # of this thread alone: a flush waits for all its records
+    producer: RecordProducer
     rules: RetryBudgetRules
     clock: Clock
     fraction: Callable[[], float] = random.random
@@ -133,7 +141,7 @@ class RetryEmitter:
         for due_job in due:
             demand[due_job.tenant_id][due_job.job_id] = due_job.due_count
         shares = share_budget(count_max, demand, self.fraction)
-        done: list[tuple[UUID, list[Retry]]] = []
+        done: list[tuple[UUID, TrackedSends, list[Retry]]] = []
         count = 0
         started_s = self.clock.monotonic_s()
         loaded = open_jobs(connection, [job_id for job_id, share in shares.items() if share])
@@ -141,15 +149,18 @@ class RetryEmitter:
             if self._has_elapsed(started_s, _SEND_S_MAX):
                 break
             job, self._last_job[pool] = loaded[job_id], job_id
+            if not job_has_space(self.producer, job.ref, JOB_CLASS):
+                continue  # its partition is unavailable
+            sends = TrackedSends(self.producer)
             claimed = claim_retries(connection, job_id, job.ref.day, shares[job_id])
-            sent = self._send(job, [r for r in claimed if not r.has_ended], started_s)
+            sent = self._send(job, sends, [r for r in claimed if not r.has_ended], started_s)
             count += len(sent)
-            done.append((job_id, [*sent, *(r for r in claimed if r.has_ended)]))
+            done.append((job_id, sends, [*sent, *(r for r in claimed if r.has_ended)]))
         if self._has_elapsed(started_s, _ROUND_S_MAX):
             return None
-        flush_with_keepalive(connection, self.producer)
-        void_below = lock_void_versions(connection, [job_id for job_id, _ in done])
-        for job_id, retries in done:
+        done = [each for each in done if wait_with_keepalive(connection, each[1])]
+        void_below = lock_void_versions(connection, [job_id for job_id, _, _ in done])
+        for job_id, _, retries in done:
             # Keep retries whose records a pause made void: the resume skips items with a retry.
             if void_below.get(job_id, 0) <= loaded[job_id].ref.version:
                 delete_retries(connection, job_id, retries)
@@ -159,7 +170,9 @@ class RetryEmitter:
     def _has_elapsed(self, started_s: float, limit_s: float) -> bool:
         return self.clock.monotonic_s() - started_s >= limit_s
 
-    def _send(self, job: OpenJob, retries: Sequence[Retry], started_s: float) -> list[Retry]:
+    def _send(
+        self, job: OpenJob, sends: TrackedSends, retries: Sequence[Retry], started_s: float
+    ) -> list[Retry]:
         """Send items of a job until the time is up; return the retries that were sent.
 
         After a job failure only that job backs off.
@@ -177,7 +190,7 @@ class RetryEmitter:
                     msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
                     for retry in found
                 )
-                send_items(self.producer, ref, attempts, self._keys)
+                send_items(sends, ref, attempts, self._keys)
                 sent += found
                 if is_stopped():
                     break

@@ -18,6 +18,7 @@ from jobs import metrics
 from jobs.expansion.emission import record_job_failure
 from jobs.expansion.job_loads import job_loads, request_counts, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.result_partitions import ResultPartitions
 from jobs.expansion.windows import JobLoad
 from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.tables.jobs import jobs
@@ -117,6 +118,7 @@ class StallRecovery:
     engine: sa.Engine
     emitter: ReEmitter
     watch: StallWatch
+    results: ResultPartitions = field(default_factory=ResultPartitions)
 
     def run_once(self, capacities: PoolCapacities, clock: Clock) -> None:
         """Check open batches and the oldest single requests; re-emit the stalled ones."""
@@ -131,9 +133,8 @@ class StallRecovery:
             unlisted = request_counts(connection, crowded) - listed
         rates = {name: pool.items_per_s for name, pool in pools.items()}
         in_flight = capacities.in_flight_jobs()
-        stalled = self.watch.find_stalled(
-            loads + requests, now_s, rates, joined_s, unlisted, in_flight
-        )
+        watched = self.results.available(loads + requests)
+        stalled = self.watch.find_stalled(watched, now_s, rates, joined_s, unlisted, in_flight)
         job_ids = [load.job_id for load in stalled if load.pool in pools]
         for job_id in self._find_due(job_ids):
             self._re_emit(job_id, now_s)

@@ -158,6 +158,21 @@ class TopicAdmin:
             entry = described.result(REQUEST_TIMEOUT_S).get("offsets.retention.minutes")
         return None if entry is None or entry.value is None else int(entry.value)
 
+    def unavailable_partitions(self, topic: Topic) -> frozenset[int]:
+        """Return the partitions that accept no record now.
+
+        They have no leader or too few in-sync replicas. Raises KafkaUnavailableError.
+        """
+        name = self._settings.topic_prefix + topic.name
+        with self._named_failures():
+            listed = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S)
+        replicas_min = self._settings.min_insync_replicas
+        return frozenset(
+            number
+            for number, found in listed.topics[name].partitions.items()
+            if found.leader < 0 or len(found.isrs) < replicas_min
+        )
+
     def lag(self, group: str, topic: Topic) -> dict[int, int]:
         """Return the number of records of each partition that `group` has not committed.
 

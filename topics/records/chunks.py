@@ -63,14 +63,17 @@ def chunk_partition(chunk: Chunk, job_class: str) -> int:
     It follows from the first index, so a chunk that is emitted again goes to the same partition,
     and indexes grow along each partition.
     """
-    return first_item_partition(chunk.job, chunk.items[0].index, job_class)
-
-
-def first_item_partition(job: JobRef, item_index: int, job_class: str) -> int:
-    """Return the partition of the chunk that begins with an item."""
-    sequence = job.job_id.int + item_index // CHUNK_ITEMS_MAX
+    job = chunk.job
+    sequence = job.job_id.int + chunk.items[0].index // CHUNK_ITEMS_MAX
     count = REQUESTS[job_class].partition_count
     return request_partition(job.model, job.tenant_id, sequence, count)
+
+
+def job_has_space(sender: PartitionSender, job: JobRef, job_class: str) -> bool:
+    """Return whether all partitions that the job's chunks go to have space."""
+    topic = REQUESTS[job_class]
+    shard = shuffle_shard(job.model, job.tenant_id, topic.partition_count)
+    return all(sender.has_space(topic.name, number) for number in shard)
 
 
 def _send(

@@ -1,7 +1,7 @@
 """Goal: every item reaches the log in order, through crashes and lost leases."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -26,7 +26,11 @@ from tests.integration.jobs.rows import (
     job_row,
 )
 from tests.integration.jobs.stores import Stores
+from tests.support.recording_sender import SentRecords
+from topics.clients.producer import RecordProducer
+from topics.records.codec import decode
 from topics.records.partitioner import shuffle_shard
+from topics.records.records import Chunk
 
 
 class Site:
@@ -94,6 +98,48 @@ def test_items_reach_the_log_in_index_order(site: Site) -> None:
     process.jobs.release_finished({job_id})
     assert len(process.jobs.ids) == 0
     assert process.leases.lease_of(job_id) is None
+
+
+def test_a_job_on_an_unavailable_partition_waits_and_others_go_on(site: Site) -> None:
+    log = SentRecords(acknowledges=True)
+    process = ExpansionProcess(site.engine, site.objects, cast(RecordProducer, log))
+    site.started.append(process)
+    on_dead, beside, other = site.add_job(1000), site.add_job(300), site.add_job(300)
+    process.claim()
+    jobs = {job_id: process.jobs.by_id[job_id].job.ref for job_id in (on_dead, beside, other)}
+    shards = {job_id: shuffle_shard(job.model, job.tenant_id, 16) for job_id, job in jobs.items()}
+    dead = next(number for number in shards[on_dead] if number not in shards[other])
+    log.unavailable = {("requests.bulk", dead)}
+    process.expander.run_once({on_dead: 300, other: 100})
+    assert (site.cursor(on_dead), site.cursor(other)) == (0, 100)
+    sent = len(log.records)
+    process.expander.run_once({on_dead: 300, other: 200} | dict.fromkeys(jobs, 200))
+    assert (site.cursor(on_dead), site.cursor(other)) == (0, 300)
+    assert len(log.records) == sent + 2 + (0 if dead in shards[beside] else 2)
+
+    log.restore()
+    process.expander.run_once({on_dead: 700})
+    assert site.cursor(on_dead) == 1000
+    chunks = [decode(Chunk, record.value, record.headers) for record in log.records]
+    of_dead = [item.index for c in chunks if c.job.job_id == on_dead for item in c.items]
+    assert of_dead == list(range(1000))
+
+
+def test_records_that_waited_through_a_pause_move_no_cursor(site: Site) -> None:
+    log = SentRecords(acknowledges=True)
+    process = ExpansionProcess(site.engine, site.objects, cast(RecordProducer, log))
+    site.started.append(process)
+    job_id = site.add_job(300)
+    process.claim()
+    job = process.jobs.by_id[job_id].job.ref
+    log.unavailable = {("requests.bulk", n) for n in shuffle_shard(job.model, job.tenant_id, 16)}
+    process.expander.run_once({job_id: 100})
+    execute(site.engine, "UPDATE jobs SET control_version = 3")
+    execute(site.engine, "UPDATE job_cursors SET fence = 3")
+    process.lease_jobs()
+    log.restore()
+    process.expander.run_once({})
+    assert site.cursor(job_id) == 0
 
 
 def test_a_crash_before_the_cursor_moves_emits_again(

@@ -1,6 +1,7 @@
 """Goal: committed records reach the log in order, at least once."""
 
 import random
+from typing import cast
 
 import pytest
 import sqlalchemy as sa
@@ -9,11 +10,12 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from core.states import JobState
-from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, relay
+from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog
 from jobs.store.outbox import event_insert
 from jobs.tables.outbox import outbox
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import execute
+from tests.support.recording_sender import SentRecords
 from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError, DeliveryPendingError
 from topics.records.catalogue import EVENTS
@@ -64,33 +66,67 @@ def test_rows_reach_the_log_in_order(site: Site) -> None:
     assert first.key == JOB_ID.bytes
 
 
-def test_a_crash_after_the_flush_sends_again(site: Site) -> None:
+def test_a_crash_after_the_acknowledgement_sends_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.add_events(3)
-    with site.engine.connect() as connection:
-        assert relay(connection, site.producer) == 3
-        connection.rollback()  # the process died before its commit
+    with monkeypatch.context() as patched:
+        patched.setattr(sa, "delete", lambda _: 1 / 0)  # the process dies before its commit
+        with pytest.raises(ZeroDivisionError):
+            site.relay.run_once()
     assert site.pending() == 3
     site.relay.run_once()
     assert site.events() == [0.0, 1.0, 2.0] * 2
 
 
-def test_a_short_broker_outage_sends_nothing_twice(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+def test_rows_of_an_unavailable_partition_wait_and_others_go_on(
+    site: Site, engine: sa.Engine
 ) -> None:
+    log = SentRecords(acknowledges=True)
+    relay = OutboxRelay(engine, cast(RecordProducer, log), SystemClock())
+    dead = JOB_ID.int % EVENTS.partition_count
     site.add_events(3)
-    flush, waits = site.producer.flush, 0
+    execute(site.engine, sa.update(outbox).values(partition=(dead + 1) % EVENTS.partition_count))
+    site.add_events(2)
+    log.unavailable = {(EVENTS.name, dead)}
+    relay.run_once()
+    assert site.pending() == 2
+    site.add_events(2)
+    execute(site.engine, sa.update(outbox).where(outbox.c.id > 6).values(partition=dead + 1))
+    relay.run_once()
+    assert site.pending() == 3
+    assert len(log.records) == 6  # that of the last row of the partition is not sent yet
 
-    def unavailable_at_first(timeout_s: float | None = None) -> None:
-        nonlocal waits
-        waits += 1
-        if waits <= 3:
-            raise DeliveryPendingError
-        flush(timeout_s)
+    other = SentRecords(acknowledges=True)
+    OutboxRelay(engine, cast(RecordProducer, other), SystemClock()).run_once()
+    assert other.records == []  # it would mix the order of a job's records
 
-    monkeypatch.setattr(site.producer, "flush", unavailable_at_first)
-    site.relay.run_once()
-    assert waits == 4
-    assert site.events() == [0.0, 1.0, 2.0]
+    log.restore()
+    relay.run_once()
+    assert site.pending() == 0
+    numbers = [
+        decode(JobEvent, record.value, record.headers).at_s
+        for record in log.records
+        if record.partition == dead
+    ]
+    assert numbers == [0.0, 1.0, 0.0]
+    site.add_events(1)
+    OutboxRelay(engine, cast(RecordProducer, other), SystemClock()).run_once()
+    assert len(other.records) == 1
+
+
+def test_a_relay_that_lost_its_lock_ends_with_its_records(site: Site, engine: sa.Engine) -> None:
+    log = SentRecords(acknowledges=True, unavailable={(EVENTS.name, n) for n in range(4)})
+    relay = OutboxRelay(engine, cast(RecordProducer, log), SystemClock())
+    site.add_events(1)
+    relay.run_once()
+    execute(
+        site.engine,
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    with pytest.raises(DeliveryPendingError):
+        relay.run_once()
 
 
 def test_rows_stay_if_the_log_rejects_them(site: Site) -> None:
@@ -122,12 +158,3 @@ def test_the_largest_permitted_row_is_sent(site: Site) -> None:
     site.relay.run_once()
     (record,) = records_of(site.kafka, EVENTS)
     assert record.value == body
-
-
-def test_one_relay_at_a_time(site: Site) -> None:
-    """Two would mix the order of a job's records."""
-    site.add_events(CLAIM_MAX + 1)
-    with site.engine.begin() as first, site.engine.begin() as second:
-        assert relay(first, site.producer) == CLAIM_MAX
-        assert relay(second, site.producer) == 0
-    assert site.pending() == 1

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 from core.errors import MillraceError
 from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.store.controls import pause_job, resume_job
+from jobs.store.transaction_keepalive import wait_with_keepalive
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import write_object
@@ -25,6 +26,7 @@ from tests.integration.jobs.rows import (
     input_line,
     job_row,
 )
+from topics.clients.tracked_sends import TrackedSends
 
 
 def test_due_retries_are_emitted_unchanged(retries: RetryProcess) -> None:
@@ -130,18 +132,21 @@ def test_a_pause_while_retries_are_sent_loses_no_retry(
     job_id, other = retries.add_job(), retries.add_job()
     retries.schedule(job_id, 5)
     retries.schedule(other, 6)
-    flush = retries.producer.flush
+    changes: list[bool] = []
 
-    def pause_and_resume(timeout_s: float) -> None:
-        flush(timeout_s)
+    def pause_and_resume(connection: sa.Connection, sends: TrackedSends) -> bool:
+        changes.append(wait_with_keepalive(connection, sends))
+        if len(changes) > 1:
+            return True
         with retries.engine.begin() as connection:
             tenant_id = job_row(connection, job_id).tenant_id
             pause_job(connection, tenant_id, job_id)
         with retries.engine.begin() as connection:
             resume_job(connection, tenant_id, job_id)
+        return True
 
     with monkeypatch.context() as patched:
-        patched.setattr(retries.producer, "flush", pause_and_resume)
+        patched.setattr("jobs.recovery.retry_emission.wait_with_keepalive", pause_and_resume)
         retries.run()
     assert retries.waiting() == [(5, 2)]
     retries.run()

@@ -24,7 +24,7 @@ def kafka(brokers: TwoBrokers, topic_prefix: str) -> Iterator[KafkaSettings]:
     yield KafkaSettings(
         bootstrap_servers=brokers.address,
         topic_prefix=topic_prefix,
-        delivery_timeout_s=3,
+        delivery_timeout_s=2,
         partition_timeout_s=1,
         commit_interval_s=0.05,
     )

@@ -26,6 +26,8 @@ def read_partitions(
                 _, end = reader.get_watermark_offsets(place, timeout=5)
             except KafkaException:
                 continue
+            if end == 0:
+                continue  # the position of an empty partition stays unknown
             reader.assign([place])
             while reader.position([place])[0].offset < end:
                 found += received_records(reader.consume(1000, 0.1), kafka.topic_prefix)

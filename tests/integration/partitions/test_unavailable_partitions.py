@@ -10,8 +10,18 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count, islice, takewhile
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.states import JobState
+from jobs.outbox_relay import OutboxRelay, backlog
+from jobs.store.outbox import event_insert, outbox_insert
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
+from tenancy.tables import tenants as tenants_table
 from tests.integration.batcher import harness
 from tests.integration.batcher.harness import Bench, Replica
 from tests.integration.gpu_consumers.threaded_replica import (
@@ -22,11 +32,16 @@ from tests.integration.gpu_consumers.threaded_replica import (
     items,
     job,
 )
+from tests.integration.jobs.expansion_process import ExpansionProcess
+from tests.integration.jobs.rows import add_running_job, input_line
 from tests.integration.partitions.conftest import DEAD
 from tests.integration.partitions.log_records import read_partitions, wait_unavailable
 from tests.support.two_brokers import TwoBrokers
 from tests.support.until import until
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import (
+    CONTROL,
+    EVENTS,
     REQUESTS_BULK,
     RESULTS,
     SHARED_TOPICS,
@@ -36,7 +51,7 @@ from topics.records.catalogue import (
 )
 from topics.records.codec import decode
 from topics.records.partitioner import shuffle_shard
-from topics.records.records import Chunk, Outcomes
+from topics.records.records import Chunk, JobControl, Outcomes
 from topics.settings import KafkaSettings
 
 BATCH_COUNT = 160
@@ -87,6 +102,98 @@ def test_a_replica_publishes_the_outcomes_of_other_jobs(
     assert 0 < requeued <= BATCH_COUNT
     replica.close()
     assert replica.failure is None
+
+
+@pytest.fixture
+def waiting_producer(kafka: KafkaSettings, closing: ExitStack) -> RecordProducer:
+    """The producer of an intake thread."""
+    producer = RecordProducer(kafka, client_id="intake", waits_for_partitions=True)
+    closing.callback(producer.close)
+    return producer
+
+
+def test_a_relay_sends_rows_of_other_topics_than_control(
+    brokers: TwoBrokers, kafka: KafkaSettings, engine: sa.Engine, waiting_producer: RecordProducer
+) -> None:
+    create_topics(brokers, kafka, CONTROL)
+    relay = OutboxRelay(engine, waiting_producer, SystemClock())
+
+    def add_rows(first: int) -> None:
+        with engine.begin() as connection:
+            for number in range(first, first + 4):
+                job_id = UUID(int=number)
+                control = JobControl(job_id, 1)
+                connection.execute(outbox_insert(CONTROL, control, job_id=job_id))
+                event = event_insert(job_id, job_id, JobState.COMPLETED, 0.0)
+                connection.execute(event)
+
+    def relayed(topic: Topic) -> list[bytes | None]:
+        return [r.key for r in read_partitions(kafka, topic, range(topic.partition_count))]
+
+    def pending() -> int:
+        with engine.begin() as connection:
+            return backlog(connection)[0]
+
+    keys = [UUID(int=number).bytes for number in range(12)]
+    add_rows(0)
+    until(lambda: relay.run_once() or pending() == 0)
+    brokers.freeze()
+    for first in (4, 8):
+        add_rows(first)
+        relay.run_once()
+    assert sorted(key or b"" for key in relayed(EVENTS)) == keys
+    wait_unavailable(CONTROL, 0, 2 * kafka.delivery_timeout_s)
+    relay.run_once()
+
+    brokers.thaw()
+    until(lambda: relay.run_once() or relayed(CONTROL) == keys)
+    assert len(relayed(EVENTS)) == len(keys)
+    until(lambda: relay.run_once() or pending() == 0)
+
+
+def test_intake_emits_jobs_on_other_partitions_of_requests(
+    brokers: TwoBrokers,
+    kafka: KafkaSettings,
+    engine: sa.Engine,
+    tmp_path: Path,
+    waiting_producer: RecordProducer,
+    closing: ExitStack,
+) -> None:
+    create_topics(brokers, kafka, REQUESTS_BULK)
+    objects = LocalObjectStore(tmp_path, clock=SystemClock())
+    write_object(objects, "in", b"".join(input_line(n) + b"\n" for n in range(400)))
+    process = ExpansionProcess(engine, objects, waiting_producer)
+    closing.callback(process.jobs.close)
+    tenants = (uuid4() for _ in count())
+    of_dead, other = (
+        next(t for t in tenants if (DEAD in shuffle_shard("small", t, 16)) is is_dead)
+        for is_dead in (True, False)
+    )
+    with engine.begin() as connection:
+        for tenant_id in (of_dead, other):
+            connection.execute(tenants_table.insert().values(id=tenant_id, name=tenant_id.hex))
+        waiting, free = (add_running_job(connection, t, 400) for t in (of_dead, other))
+    process.claim()
+    allowed = {waiting: 200, free: 100}
+
+    def emitted() -> dict[UUID, int]:
+        return {load.job_id: load.emitted for load in process.loads()}
+
+    process.expander.run_once(allowed)
+    until(lambda: process.expander.run_once({}) or emitted() == allowed)
+    brokers.freeze()
+    process.expander.run_once(allowed)
+    process.expander.run_once(allowed)
+    wait_unavailable(REQUESTS_BULK, DEAD, 2 * kafka.delivery_timeout_s)
+    process.expander.run_once(allowed)
+    assert emitted() == {waiting: 200, free: 400}
+
+    brokers.thaw()
+    until(lambda: process.expander.run_once({}) or emitted()[waiting] == 400)
+    records = read_partitions(kafka, REQUESTS_BULK, range(16))
+    chunks = [decode(Chunk, record.value, record.headers) for record in records]
+    items = Counter((c.job.job_id, item.index) for c in chunks for item in c.items)
+    assert items == {(job_id, index): 1 for job_id in allowed for index in range(400)}
 
 
 def dispatch_jobs(bench: Bench, replica: Replica, numbers: Iterable[int]) -> None:

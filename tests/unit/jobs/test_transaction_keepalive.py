@@ -1,39 +1,27 @@
-"""Goal: a transaction that recorder for the broker is never idle as long as a frozen process."""
+"""Goal: a transaction that waits for the broker is never idle as long as a frozen process."""
 
 from typing import Any
 
-import pytest
-
-from jobs.store.transaction_keepalive import IDLE_S_MAX, flush_with_keepalive
-from topics.errors import DeliveryError, DeliveryPendingError
+from jobs.store.transaction_keepalive import IDLE_S_MAX, wait_with_keepalive
+from topics.clients.tracked_sends import WAIT_S_MAX
 
 
 class Recorder:
-    """A producer and a connection in one; records the time between two statements."""
+    """Sends and a connection in one; records the time between two statements."""
 
-    def __init__(self, *failures: DeliveryError) -> None:
-        self._failures = list(failures)
+    def __init__(self) -> None:
         self.idle_s = [0.0]
 
-    def flush(self, timeout_s: float) -> None:
-        self.idle_s[-1] += timeout_s
-        if self._failures:
-            raise self._failures.pop(0)
+    def wait_unless_unavailable(self) -> bool:
+        self.idle_s[-1] += WAIT_S_MAX
+        return False
 
     def execute(self, _statement: object) -> None:
         self.idle_s.append(0.0)
 
 
-def flushed(recorder: Any) -> None:
-    flush_with_keepalive(recorder, recorder)
-
-
-def test_a_long_flush_sends_keepalives() -> None:
-    recorder = Recorder(DeliveryPendingError(), DeliveryPendingError(), DeliveryPendingError())
-    flushed(recorder)
+def test_each_wait_follows_a_keepalive() -> None:
+    recorder: Any = Recorder()
+    for _ in range(3):
+        assert not wait_with_keepalive(recorder, recorder)
     assert sum(recorder.idle_s) > IDLE_S_MAX > 1.5 * max(recorder.idle_s)
-
-
-def test_a_failed_record_ends_the_flush() -> None:
-    with pytest.raises(DeliveryError, match="gone"):
-        flushed(Recorder(DeliveryPendingError(), DeliveryError("gone")))
