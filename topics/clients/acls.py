@@ -1,6 +1,7 @@
 """Creates the rights of roles on a broker with an authoriser."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
@@ -14,10 +15,23 @@ from confluent_kafka.admin import (
 
 from topics.clients.client_factory import new_client
 from topics.errors import KafkaUnavailableError
-from topics.records.access import Access
+from topics.records.access import Access, ResourceKind
 from topics.settings import KafkaSettings
 
 REQUEST_TIMEOUT_S = 30.0
+
+_RESOURCES: Final[Mapping[ResourceKind, ResourceType]] = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "cluster": ResourceType.BROKER,  # the client's word for the cluster
+}
+_OPERATIONS: Final[Mapping[str, AclOperation]] = {
+    "Create": AclOperation.CREATE,
+    "Describe": AclOperation.DESCRIBE,
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+    "Read": AclOperation.READ,
+    "Write": AclOperation.WRITE,
+}
 
 
 def create_acls(settings: KafkaSettings, rights: Iterable[Access], *, principal: str) -> int:
@@ -27,12 +41,12 @@ def create_acls(settings: KafkaSettings, rights: Iterable[Access], *, principal:
     """
     bindings = [
         AclBinding(
-            ResourceType[right.kind.upper()],
-            settings.topic_prefix + right.name,
+            _RESOURCES[right.kind],
+            right.name if right.kind == "cluster" else settings.topic_prefix + right.name,
             ResourcePatternType.LITERAL,
             principal.replace("{role}", right.role),
             "*",
-            AclOperation[right.operation.upper()],
+            _OPERATIONS[right.operation],
             AclPermissionType.ALLOW,
         )
         for right in rights
