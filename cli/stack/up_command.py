@@ -94,12 +94,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     Everything else goes to stderr and to the log files below DATA/logs. Started again on the same
     DATA, it continues all jobs and prints the same key.
     """
-    of_variable = upstream == os.environ.get(_UPSTREAM)
-    urls = [upstream] if upstream and not of_variable else []
-    given = {"--upstream": urls, "--model": model, "--engine-option": engine_option}
-    for option, texts in given.items():
-        for text in texts or ():
-            refuse_secret(option, text)
+    _refuse_secrets(upstream, model or (), engine_option or ())
     configure_logs("up")
     stop = stop_on_signals()
     if engine is EngineKind.SIMULATED:
@@ -125,6 +120,18 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         allow_private_webhooks=allow_private_webhooks,
     )
     _run(options, stop.is_set)
+
+
+def _refuse_secrets(
+    upstream: str | None, models: Iterable[str], engine_options: Iterable[str]
+) -> None:
+    """Raise SettingsError for a secret in an argument; `upstream` may be from its variable."""
+    is_argument = upstream is not None and upstream != os.environ.get(_UPSTREAM)
+    urls = [upstream] if upstream is not None and is_argument else []
+    given = {"--upstream": urls, "--model": models, "--engine-option": engine_options}
+    for option, texts in given.items():
+        for text in texts:
+            refuse_secret(option, text)
 
 
 def _variables(**fields: object) -> dict[str, str]:

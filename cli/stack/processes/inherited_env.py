@@ -25,6 +25,7 @@ JAVA: Final = (*SYSTEM, "JAVA_*", "JDK_JAVA_OPTIONS")
 _LOG: Final = ("MILLRACE_KAFKA_*",)
 _DATABASE: Final = ("MILLRACE_DATABASE_*", "PGSSL*", "PGPASSFILE", "PGSERVICE*")
 _OBJECTS: Final = ("MILLRACE_OBJECTS_*", "MILLRACE_S3_*", "AWS_*", "BOTO_*")
+_BODIES: Final = "MILLRACE_BODY_*"
 _ENGINE: Final = (
     *("MILLRACE_GPU_*", "MILLRACE_ENGINE_*", "MILLRACE_HOST_ID"),
     *("VLLM_*", "CUDA_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "HIP_*", "ROCR_*", "ROCM_*"),
@@ -35,11 +36,11 @@ _ENGINE: Final = (
 OF_ROLE: Final[Mapping[str, tuple[str, ...]]] = {
     "api": (
         *(*_LOG, *_DATABASE, *_OBJECTS),
-        *("MILLRACE_API_*", "MILLRACE_ONLINE_*", "MILLRACE_WEBHOOKS_*"),
+        *("MILLRACE_API_*", "MILLRACE_ONLINE_*", "MILLRACE_WEBHOOKS_*", _BODIES),
     ),
-    "intake": (*_LOG, *_DATABASE, *_OBJECTS, "MILLRACE_INTAKE_*"),
+    "intake": (*_LOG, *_DATABASE, *_OBJECTS, "MILLRACE_INTAKE_*", _BODIES),
     "batcher": (*_LOG, *_DATABASE, "MILLRACE_BATCHER_*"),
-    "gpu-consumer": (*_LOG, *_OBJECTS, *_ENGINE),
+    "gpu-consumer": (*_LOG, *_OBJECTS, *_ENGINE, _BODIES),
     "results-writer": (*_LOG, *_DATABASE, "MILLRACE_WRITER_*"),
     "finaliser": (*_DATABASE, *_OBJECTS, "MILLRACE_FINALISER_*", "MILLRACE_RETENTION_*"),
     "webhooks": (*_LOG, *_DATABASE, "MILLRACE_WEBHOOKS_*"),

@@ -39,6 +39,7 @@ def test_socket_folder_is_removed_when_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EmbeddedPostgres, "_unprivileged_prefix", lambda _: ())
+    monkeypatch.setattr(EmbeddedPostgres, "_set_password", lambda _: None)
     data = tmp_path / ("d" * 100)
     (data / "postgres" / "cluster").mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:  # pytest's path is too long
