@@ -69,9 +69,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         engine = create_engine(database, application_name=_NAME)
         closing.callback(engine.dispose)
         job_notifications = closing.enter_context(NotificationListener(database, "millrace_jobs"))
-        outbox_notifications = closing.enter_context(
-            NotificationListener(database, "millrace_outbox")
-        )
+        new_rows = closing.enter_context(NotificationListener(database, "millrace_outbox"))
         producers = _producers(kafka, holder)
         closing.callback(close_producers, producers)
         tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
@@ -96,9 +94,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.start_periodic(
-            0.0, "capacity", lambda: capacities.update(tail.poll(_CAPACITY_POLL_S))
-        )
+        threads.start_periodic(0.0, "capacity", partial(_read_capacity, tail, capacities))
         periodic = PeriodicDeps(
             settings=settings,
             engine=engine,
@@ -113,7 +109,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             stop=stop,
         )
         append_leases = start_periodic_tasks(threads, periodic, producers[2:])
-        threads.start("outbox", relay.run_once, partial(outbox_notifications.wait, _RELAY_IDLE_S))
+        threads.start("outbox", relay.run_once, partial(new_rows.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.run_once, intake.wait_for_work)
         report_ready()
         stop.wait()
@@ -146,6 +142,10 @@ def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
         RecordProducer(kafka, client_id=f"{holder}-{n}", waits_for_partitions=True)
         for n in range(2 + PRODUCERS)
     ]
+
+
+def _read_capacity(tail: TopicTailReader, capacities: PoolCapacities) -> None:
+    capacities.update(tail.poll(_CAPACITY_POLL_S))
 
 
 def _capacity_tail(kafka: KafkaSettings, holder: str) -> TopicTailReader:

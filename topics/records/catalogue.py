@@ -230,7 +230,8 @@ def batches_topic(pool: str, job_class: str) -> Topic:
         key="replica",
         partition_count=8,
         ordering="none",
-        written_by=("batcher",),
+        # A replica requeues bulk batches whose outcomes wait for an unavailable partition.
+        written_by=("batcher", "gpu-consumer") if job_class == "bulk" else ("batcher",),
         read_by=("gpu-consumer", "api"),  # the api shows which items are dispatched
         holds_bodies=True,
     )

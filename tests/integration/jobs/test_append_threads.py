@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from core.body_limit_settings import DEFAULT_BODY_LIMITS
 from core.clock import SystemClock
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.periodic import PRODUCERS, PeriodicDeps, start_periodic_tasks
 from jobs.settings import IntakeSettings
@@ -20,7 +21,9 @@ from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.rows import execute
 from tests.integration.jobs.test_appending import Site, line
 from tests.support.until import until
+from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
+from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 20.0
 
@@ -50,7 +53,7 @@ def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None
 
 
 def test_small_appends_are_validated_while_a_large_one_runs(
-    site: Site, producer: RecordProducer, monkeypatch: pytest.MonkeyPatch
+    site: Site, kafka: KafkaSettings, producer: RecordProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = Site(site.engine, site.objects)
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
@@ -73,6 +76,8 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         holder="a",
         leases=ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60),
         capacities=PoolCapacities(clock),
+        results=ResultPartitions(),
+        admin=TopicAdmin(kafka),
         clock=clock,
         stop=site.stop,
     )

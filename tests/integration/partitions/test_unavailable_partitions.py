@@ -66,6 +66,11 @@ def create_topics(
     brokers.create_topics(kafka, topics, {topic.name: {min(DEAD, topic.partition_count - 1)}})
 
 
+def patient(kafka: KafkaSettings) -> KafkaSettings:
+    """Return the settings of a sender that a test relies on."""
+    return kafka.model_copy(update={"delivery_timeout_s": 60.0})
+
+
 def outcomes(kafka: KafkaSettings, partitions: list[int]) -> Counter[tuple[int, int]]:
     """Count the outcomes of each job and item on partitions of `results`."""
     found = read_partitions(kafka, RESULTS, partitions)
@@ -78,6 +83,8 @@ def test_a_replica_publishes_the_outcomes_of_other_jobs(
 ) -> None:
     create_topics(brokers, kafka, RESULTS)
     replica = ThreadedReplica(kafka, tmp_path)
+    replica.producer.close()
+    replica.producer = RecordProducer(patient(kafka), client_id="test", linger_ms=0)
     closing.callback(replica.close)
     closing.callback(brokers.thaw)
     replica.start()
@@ -130,13 +137,15 @@ def test_a_relay_sends_rows_of_other_topics_than_control(
     def relayed(topic: Topic) -> list[bytes | None]:
         return [r.key for r in read_partitions(kafka, topic, range(topic.partition_count))]
 
-    def pending() -> int:
+    def relay_all() -> int:
+        """Return how many rows wait after a run."""
+        relay.run_once()
         with engine.begin() as connection:
             return backlog(connection)[0]
 
     keys = [UUID(int=number).bytes for number in range(12)]
     add_rows(0)
-    until(lambda: relay.run_once() or pending() == 0)
+    until(lambda: relay_all() == 0)
     brokers.freeze()
     for first in (4, 8):
         add_rows(first)
@@ -146,9 +155,9 @@ def test_a_relay_sends_rows_of_other_topics_than_control(
     relay.run_once()
 
     brokers.thaw()
-    until(lambda: relay.run_once() or relayed(CONTROL) == keys)
+    until(lambda: relay_all() == 0 and relayed(CONTROL) == keys)
     assert len(relayed(EVENTS)) == len(keys)
-    until(lambda: relay.run_once() or pending() == 0)
+    until(lambda: relay_all() == 0)
 
 
 def test_intake_emits_jobs_on_other_partitions_of_requests(
@@ -190,10 +199,13 @@ def test_intake_emits_jobs_on_other_partitions_of_requests(
 
     brokers.thaw()
     until(lambda: process.expander.run_once({}) or emitted()[waiting] == 400)
-    records = read_partitions(kafka, REQUESTS_BULK, range(16))
-    chunks = [decode(Chunk, record.value, record.headers) for record in records]
-    items = Counter((c.job.job_id, item.index) for c in chunks for item in c.items)
-    assert items == {(job_id, index): 1 for job_id in allowed for index in range(400)}
+
+    def items() -> Counter[tuple[UUID, int]]:
+        records = read_partitions(kafka, REQUESTS_BULK, range(16))
+        chunks = [decode(Chunk, record.value, record.headers) for record in records]
+        return Counter((c.job.job_id, item.index) for c in chunks for item in c.items)
+
+    until(lambda: items() == {(job_id, index): 1 for job_id in allowed for index in range(400)})
 
 
 def dispatch_jobs(bench: Bench, replica: Replica, numbers: Iterable[int]) -> None:
@@ -225,7 +237,7 @@ def test_a_batcher_sends_items_to_other_partitions_of_a_pool(
     brokers: TwoBrokers, kafka: KafkaSettings, closing: ExitStack, tmp_path: Path, database_url: str
 ) -> None:
     create_topics(brokers, kafka, batches_topic(harness.POOL, "bulk"), harness.POOL)
-    bench = Bench(kafka, database_url, tmp_path, closing)
+    bench = Bench(patient(kafka), database_url, tmp_path, closing)
     replica = bench.start_replica()  # of partitions 1 and 3
     batcher = bench.start_batcher(**batcher_settings(kafka))
     closing.callback(brokers.thaw)
@@ -250,7 +262,7 @@ def test_a_batcher_reads_other_partitions_of_requests(
     brokers: TwoBrokers, kafka: KafkaSettings, closing: ExitStack, tmp_path: Path, database_url: str
 ) -> None:
     create_topics(brokers, kafka, REQUESTS_BULK, harness.POOL)
-    bench = Bench(kafka, database_url, tmp_path, closing)
+    bench = Bench(patient(kafka), database_url, tmp_path, closing)
     replica = bench.start_replica()
     batcher = bench.start_batcher(**batcher_settings(kafka))
     closing.callback(brokers.thaw)
