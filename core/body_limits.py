@@ -67,6 +67,8 @@ _INPUT_FIELDS: Final = (
     "text_2",
 )
 
+_MESSAGE_FIELDS: Final = frozenset({"messages", "query", *_INPUT_FIELDS})
+
 _PLAIN_SIGNS: Final = 64  # no limit of a count or of nesting is lower
 _PLAIN_BYTES: Final = STOP_CHARS_MAX  # no limit of a text is lower
 _SLICE_BYTES: Final = 65_536
@@ -183,6 +185,8 @@ def _broken_rule(name: str, value: Any, limits: BodyLimits) -> str | None:
     if type(value) is list:
         count_max = _elements_max(name, limits)
         if name in _NUMBERS_FIELDS:
+            if not all(map(_is_of_one_kind, (value, *_containers(value)))):
+                return "only numbers, only texts or only objects in a list"
             value = [element for element in value if type(element) is not int]
         if len(value) > count_max:
             return f"at most {count_max} elements"
@@ -199,11 +203,10 @@ def _broken_rule(name: str, value: Any, limits: BodyLimits) -> str | None:
         level = [
             one for one in level if type(one) is dict or not _INTEGERS.issuperset(map(type, one))
         ]
-    if name == "messages" and not _are_parts(value):
-        return "only objects and texts in lists"
     nesting_max = SCHEMA_NESTING_MAX if is_schema else NESTING_MAX - 1
     is_inside = type(value) is list  # its elements are one level deeper
-    return _broken_shape(level, nesting_max - is_inside, is_schema=is_schema)
+    kind = "schema" if is_schema else "message" if name in _MESSAGE_FIELDS else "other"
+    return _broken_shape(level, nesting_max - is_inside, kind)
 
 
 def _elements_max(name: str, limits: BodyLimits) -> int:
@@ -221,18 +224,22 @@ def _elements_max(name: str, limits: BodyLimits) -> int:
     return own.get(name, ELEMENTS_MAX)
 
 
-def _broken_shape(level: list[Any], nesting_max: int, *, is_schema: bool) -> str | None:
+def _broken_shape(level: list[Any], nesting_max: int, kind: str) -> str | None:
     """Check the objects and lists in `level` and in them, level by level."""
     count = 0
     for _ in range(nesting_max):
         count += len(level)
-        if is_schema and count > SCHEMA_CONTAINERS_MAX:
+        if kind == "schema" and count > SCHEMA_CONTAINERS_MAX:
             return f"at most {SCHEMA_CONTAINERS_MAX} objects and lists"
         for value in level:
             if len(value) > ELEMENTS_MAX:
                 return f"at most {ELEMENTS_MAX} elements in each list and object"
-            if is_schema and type(value) is dict and (broken := _broken_text(value)):
+            if type(value) is not dict:
+                continue
+            if kind == "schema" and (broken := _broken_text(value)):
                 return broken
+            if kind == "message" and not _are_parts(value):
+                return "only objects and texts in the lists of its elements"
         level = _containers(chain.from_iterable(map(_elements, level)))
         if not level:
             return None
@@ -260,17 +267,18 @@ def _char_count(value: object) -> int:
     return len(value) if type(value) is str else 0
 
 
-def _are_parts(messages: Any) -> bool:
-    """Whether lists of content parts or of tool calls hold objects and texts, as they must.
+def _is_of_one_kind(value: Any) -> bool:
+    """Whether the elements of a list are alike; vLLM tries each kind of input on all of them."""
+    return type(value) is not list or len(set(map(type, value))) <= 1
+
+
+def _are_parts(message: dict[str, Any]) -> bool:
+    """Whether the lists in a message or document hold objects and texts, as those of parts must.
 
     Anything else costs pydantic 40 µs an element, to say that it is of none of twenty types.
     """
-    return type(messages) is list and all(
-        _PARTS.issuperset(map(type, part))
-        for message in messages
-        if type(message) is dict
-        for part in message.values()
-        if type(part) is list
+    return all(
+        _PARTS.issuperset(map(type, value)) for value in message.values() if type(value) is list
     )
 
 

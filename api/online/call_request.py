@@ -115,11 +115,10 @@ _OWN_FIELDS: Final = ("timeout_ms", "queue_timeout_ms", "background")
 
 def parse_call(endpoint: str, body: bytes, limits: BodyLimits = DEFAULT_BODY_LIMITS) -> ParsedCall:
     """Return the call in `body`. Raises ApiError (400)."""
-    if exceeded := find_exceeded_limit(body, limits):
-        raise ApiError(400, exceeded.message, code="invalid_value", param=exceeded.param)
     try:
         body.decode()  # the decoder does not check the fields that it skips
         fields = (_STREAMED_FIELDS if endpoint in STREAMED_ENDPOINTS else _FIELDS).decode(body)
+        _check_limits(body, limits)
         has_own_fields = any(getattr(fields, name) is not UNSET for name in _OWN_FIELDS)
         engine_body = _without_own_fields(body) if has_own_fields else body
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -134,6 +133,11 @@ def parse_call(endpoint: str, body: bytes, limits: BodyLimits = DEFAULT_BODY_LIM
         background=fields.background is True,
         token_count=token_count(endpoint, engine_body, len(engine_body)),
     )
+
+
+def _check_limits(body: bytes, limits: BodyLimits) -> None:
+    if exceeded := find_exceeded_limit(body, limits):
+        raise ApiError(400, exceeded.message, code="invalid_value", param=exceeded.param)
 
 
 def header_timeout_s(headers: Mapping[bytes, bytes], name: bytes) -> float | None:

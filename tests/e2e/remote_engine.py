@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from io import BytesIO
 from pathlib import Path
 from uuid import uuid4
 
@@ -122,7 +123,9 @@ class RemoteEngine:
         try:
             async with (
                 self._session() as session,
-                session.post(f"http://engine/{path}", data=request, headers={CALL: call}) as lines,
+                session.post(
+                    f"http://engine/{path}", data=BytesIO(request), headers={CALL: call}
+                ) as lines,
             ):
                 yield lines
         except asyncio.CancelledError:

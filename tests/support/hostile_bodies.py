@@ -284,6 +284,12 @@ def pooling_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
         ("messages to embed", EMBEDDINGS, {"messages": [_USER] * MANY}),
         ("a long input", EMBEDDINGS, {"input": "word " * 600_000}),
         ("a long word as input", EMBEDDINGS, {"input": "a" * 3_000_000}),
+        ("369,000 tokens", EMBEDDINGS, {"input": [[7] * 180] * 2_048}),
+        (
+            "numbers in messages",
+            EMBEDDINGS,
+            {"input": [{"role": "user", "content": [1] * 180}] * 2_048},
+        ),
         ("2,048 inputs", EMBEDDINGS, {"input": ["a b c"] * 2_048}),
         ("first texts", SCORE, {"text_1": ["a"] * MANY, "text_2": "b"}),
         ("second texts", SCORE, {"text_1": "a", "text_2": ["b"] * MANY}),

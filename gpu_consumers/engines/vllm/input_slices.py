@@ -89,6 +89,24 @@ def _slices(
     ]
 
 
+_INPUT: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(
+    msgspec.defstruct("_Input", [("input", msgspec.Raw, msgspec.Raw())])
+)
+
+
+def has_plain_input(body: bytes) -> bool:
+    """Return whether `input` holds texts or tokens, not messages.
+
+    Then vLLM's model of such a body is enough. The union of its models tries all of them: 369,000
+    tokens took 5 s and 2.4 GiB, since each token is an error of four other models.
+    """
+    try:
+        text = bytes(_INPUT.decode(body).input)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return text[:64].lstrip(b"[ \t\r\n")[:1] not in (b"", b"{")
+
+
 class _Answer(msgspec.Struct):
     data: list[_Fields] | None = None
     results: list[_Fields] | None = None

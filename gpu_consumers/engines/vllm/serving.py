@@ -15,8 +15,11 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
-from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+from vllm.entrypoints.pooling.classify.protocol import (
+    ClassificationCompletionRequest,
+    ClassificationRequest,
+)
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest, EmbeddingRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
@@ -50,13 +53,14 @@ from gpu_consumers.engines.response_fields import answer_with_usage
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
-from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs
+from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, has_plain_input, split_inputs
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
     request: TypeAdapter[Any]  # vLLM's own model of the body
     handle: Callable[[Any], Awaitable[Any]]
+    plain: TypeAdapter[Any] | None = None  # the same of a body whose `input` holds no messages
 
 
 class VllmServing:
@@ -158,7 +162,10 @@ class VllmServing:
 
     def _parse(self, route: _Route, body: bytes, *, is_bulk: bool) -> Any:
         """Return vLLM's request. Raises ValidationError."""
-        request = route.request.validate_json(body)
+        model = route.request
+        if route.plain is not None and has_plain_input(body):
+            model = route.plain
+        request = model.validate_json(body)
         request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
         if request.truncate_prompt_tokens is not None and request.truncation_side is None:
             # With its default made explicit, vLLM cuts a long text before it tokenizes it.
@@ -225,13 +232,19 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
         )
     if "embed" in tasks:
         state.serving_embedding.json_response_cls = EmbeddingsResponse
-        routes["/v1/embeddings"] = _Route(TypeAdapter(EmbeddingRequest), state.serving_embedding)
+        routes["/v1/embeddings"] = _Route(
+            TypeAdapter(EmbeddingRequest),
+            state.serving_embedding,
+            TypeAdapter(EmbeddingCompletionRequest),
+        )
     if getattr(state, "serving_scores", None) is not None:
         routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
         routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), state.serving_scores)
     if getattr(state, "serving_classification", None) is not None:
         routes["/v1/classify"] = _Route(
-            TypeAdapter(ClassificationRequest), state.serving_classification
+            TypeAdapter(ClassificationRequest),
+            state.serving_classification,
+            TypeAdapter(ClassificationCompletionRequest),
         )
     return routes
 

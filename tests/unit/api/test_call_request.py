@@ -77,6 +77,7 @@ def test_stream_field_is_ignored_without_streaming(endpoint: str, stream: bytes)
         (b"\xef\xbb\xbf{}", "invalid_json", None),
         (b'{"model":"m"} x', "invalid_json", None),
         (b'{"model":"m","x":NaN}', "invalid_json", None),
+        (b'{"model":"m","x":' * 100_000, "invalid_json", None),
         (b'{"model":"m","x":"\xff"}', "invalid_json", None),
         (b'{"messages":[]}', "invalid_type", "model"),
         (b'{"model":null}', "invalid_type", "model"),

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs
+from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, has_plain_input, split_inputs
 
 EMBEDDINGS, SCORE, RERANK = "/v1/embeddings", "/v1/score", "/v1/rerank"
 
@@ -121,3 +121,20 @@ def test_an_answer_is_bounded() -> None:
     too_large = sliced.add(answer(rows))
     assert too_large is not None
     assert (too_large.status_code, b"answer_too_large" in too_large.body) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_plain"),
+    [
+        (b'{"input":"a"}', True),
+        (b'{"input": [ "a", "b"]}', True),
+        (b'{"input":[[1,2]]}', True),
+        (b'{"input":[1,2]}', True),
+        (b'{"input":[{"role":"user"}]}', False),
+        (b'{"input":[[{"role":"user"}]]}', False),
+        (b'{"messages":[{"content":"a","input":"b"}]}', False),
+        (b"{", False),
+    ],
+)
+def test_texts_and_tokens_are_plain_inputs(body: bytes, is_plain: bool) -> None:
+    assert has_plain_input(body) == is_plain
