@@ -162,3 +162,16 @@ def test_non_finite_number_in_an_upstream_answer_is_invalid_json(
     assert msgspec.json.decode(answer.body)["error"]
     if status == 200:
         assert error_code_of(answer.body) == "answer_not_json"
+
+
+def test_a_message_is_shortened() -> None:
+    answer = refusal_answer(400, "token " * 300_000, None)
+    assert len(answer.body) < 2_000
+    assert json.loads(answer.body)["error"]["message"].startswith("token token")
+
+
+def test_of_very_many_mistakes_only_the_count_is_told() -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(list[int]).validate_python(["x"] * 3_000)
+    error = json.loads(invalid_body_answer(refused.value).body)["error"]
+    assert error["message"] == "The request body has 3000 validation errors."

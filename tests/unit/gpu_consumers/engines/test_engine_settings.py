@@ -122,3 +122,12 @@ def test_folder_without_model_is_rejected(tmp_path: Path, content: str | None) -
         vllm_arguments(settings(**VLLM, MODEL_PATH=str(tmp_path)))
     with pytest.raises(SettingsError, match="not a folder"):
         vllm_arguments(settings(**VLLM, MODEL_PATH=str(tmp_path / "none")))
+
+
+def test_vllm_tokenizes_prompts_of_several_calls_at_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    env = VLLM | {"MODEL_PATH": str(tmp_path)}
+    assert "--renderer-num-workers=4" in vllm_arguments(settings(**env))
+    # vLLM does not start a multimodal pooling model with it.
+    pooling = vllm_arguments(settings(**env, VLLM_RUNNER="pooling"))
+    assert not any(argument.startswith("--renderer-num-workers") for argument in pooling)
