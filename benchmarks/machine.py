@@ -26,10 +26,12 @@ _PACKAGES = (
 _GROUPS = (  # of variables that roles read
     "API",
     "BATCHER",
+    "BODY",
     "DATABASE",
     "ENGINE",
     "FINALISER",
     "GPU",
+    "HOST",
     "INTAKE",
     "KAFKA",
     "OBJECTS",
