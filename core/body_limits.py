@@ -5,6 +5,7 @@ a request model takes seconds, in which its process serves nobody else. A body w
 validated in milliseconds.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -34,8 +35,11 @@ SCHEMA_NESTING_MAX: Final = 64
 SCHEMA_CONTAINERS_MAX: Final = 5_000
 """Objects and lists in one field with schemas."""
 
-STOP_CHARS_MAX: Final = 4_096
-"""Characters of all stop strings, and of all bad words: vLLM searches the output for them."""
+STOP_CHARS_MAX: Final = 1024 * 1024
+"""Characters of all stop strings: vLLM searches the output for them, which is shorter."""
+
+BAD_WORDS_CHARS_MAX: Final = 4_096
+"""Characters of all bad words: vLLM splits them into tokens."""
 
 GRAMMAR_CHARS_MAX: Final = 32_768
 """Characters of a grammar, of a schema as text, and of each text in a schema."""
@@ -55,7 +59,7 @@ _SCHEMA_FIELDS: Final = frozenset(
     }
 )
 _PATTERN_FIELDS: Final = ("pattern", "regex")
-_STOP_FIELDS: Final = ("bad_words", "stop")
+_WORDS_CHARS_MAX: Final = {"bad_words": BAD_WORDS_CHARS_MAX, "stop": STOP_CHARS_MAX}
 _INPUT_FIELDS: Final = (
     "data_1",
     "data_2",
@@ -70,7 +74,7 @@ _INPUT_FIELDS: Final = (
 _MESSAGE_FIELDS: Final = frozenset({"messages", "query", *_INPUT_FIELDS})
 
 _PLAIN_SIGNS: Final = 64  # no limit of a count or of nesting is lower
-_PLAIN_BYTES: Final = STOP_CHARS_MAX  # no limit of a text is lower
+_PLAIN_BYTES: Final = PATTERN_CHARS_MAX  # no limit of a text is lower
 _SLICE_BYTES: Final = 65_536
 _PARTS: Final = frozenset({dict, str})
 _INTEGERS: Final = frozenset({int})
@@ -190,11 +194,12 @@ def _broken_rule(name: str, value: Any, limits: BodyLimits) -> str | None:
             value = [element for element in value if type(element) is not int]
         if len(value) > count_max:
             return f"at most {count_max} elements"
-        if name in _STOP_FIELDS and sum(map(_char_count, value)) > STOP_CHARS_MAX:
-            return f"at most {STOP_CHARS_MAX} characters in all"
+        chars_max = _WORDS_CHARS_MAX.get(name)
+        if chars_max is not None and sum(map(_char_count, value)) > chars_max:
+            return f"at most {chars_max} characters in all"
         level = _containers(value)
-    elif name in _STOP_FIELDS and _char_count(value) > STOP_CHARS_MAX:
-        return f"at most {STOP_CHARS_MAX} characters"
+    elif _char_count(value) > _WORDS_CHARS_MAX.get(name, math.inf):
+        return f"at most {_WORDS_CHARS_MAX[name]} characters"
     elif is_schema:
         level = [{name.removeprefix("guided_"): value}]
     else:

@@ -97,18 +97,17 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     _refuse_secrets(upstream, model or (), engine_option or ())
     configure_logs("up")
     stop = stop_on_signals()
-    if engine is EngineKind.SIMULATED:
-        engine_env = _variables(
-            simulated_latency_ms=simulated_latency_ms,
-            concurrency=simulated_concurrency,
-            simulated_token_ms=simulated_token_ms,
-        )
-    elif engine is EngineKind.OPENAI_HTTP:
-        if upstream is None:
-            raise typer.BadParameter("--engine openai_http needs --upstream URL")
-        engine_env = _variables(upstream=upstream, concurrency=concurrency)
-    else:
-        engine_env = {}
+    if engine is EngineKind.OPENAI_HTTP and upstream is None:
+        raise typer.BadParameter("--engine openai_http needs --upstream URL")
+    fields: dict[EngineKind, dict[str, object]] = {
+        EngineKind.SIMULATED: {
+            "simulated_latency_ms": simulated_latency_ms,
+            "concurrency": simulated_concurrency,
+            "simulated_token_ms": simulated_token_ms,
+        },
+        EngineKind.OPENAI_HTTP: {"upstream": upstream, "concurrency": concurrency},
+    }
+    engine_env = _variables(**fields.get(engine, {}))
     names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
     if not names:
         raise typer.BadParameter(f"--engine {engine} needs at least one --model")

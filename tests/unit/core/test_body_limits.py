@@ -16,7 +16,7 @@ HOSTILE = {**chat_bodies("m"), **pooling_bodies("m")}
 COUNTED = [
     *("empty messages", "short messages", "numbers as messages", "text parts", "numbers as parts"),
     *("string parts", "tool calls", "tools", "tools that are required", "stop strings"),
-    *("a long stop string", "bad words", "a long bad word", "biases", "stop tokens", "documents"),
+    *("bad words", "a long bad word", "biases", "stop tokens", "documents"),
     *("a deep schema", "a wide schema", "a long enumeration", "a schema of alternatives"),
     *("choices", "a long choice", "a long expression", "a grammar of many rules"),
     *("unknown numbers", "unknown fields", "deep lists", "prompts", "prompts of tokens", "tokens"),
@@ -74,7 +74,8 @@ def test_a_large_body_within_the_limits_passes(body: dict[str, Any]) -> None:
         ({"documents": ["a"] * 2_049}, "'documents' must have at most 2048 elements.", "documents"),
         ({"tools": [{}] * 257}, "'tools' must have at most 256 elements.", "tools"),
         ({"stop": ["a"] * 65}, "'stop' must have at most 64 elements.", "stop"),
-        ({"stop": "a" * 4_097}, "'stop' must have at most 4096 characters.", "stop"),
+        ({"stop": "a" * 1_048_577}, "'stop' must have at most 1048576 characters.", "stop"),
+        ({"bad_words": "a" * 4_097}, "'bad_words' must have at most 4096 characters.", "bad_words"),
         ({"bad_words": ["a" * 2_048] * 3}, "must have at most 4096 characters in all", "bad_words"),
         ({"messages": [{"content": [1] * 99}]}, "only objects and texts in the", "messages"),
         ({"input": [[{"content": [[]] * 99}]]}, "only objects and texts in the", "input"),
