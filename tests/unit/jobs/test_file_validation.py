@@ -89,7 +89,7 @@ DEPTH_MAX = NESTING_MAX - 2  # the line and its body are two levels
 
 
 @pytest.mark.parametrize(
-    ("opened", "closed"), [(b"[", b"]"), (b'{"a":', b"}"), (b"[ ", b"\t]"), (b"[0,", b"]")]
+    ("opened", "closed"), [(b"[", b"]"), (b'{"a":', b"}"), (b"[ ", b"\t]"), (b'{"b":0,"a":', b"}")]
 )
 def test_nesting_is_limited_independently_of_the_stack(opened: bytes, closed: bytes) -> None:
     def nested(depth: int) -> bytes:
