@@ -53,7 +53,9 @@ from gpu_consumers.engines.response_fields import answer_with_usage
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
-from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, has_plain_input, split_inputs
+from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs, with_short_input
+
+_RECURSIVE = "The request body is nested too deeply, or a schema in it refers to itself."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class VllmServing:
         self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
     ) -> None:
         self._sequences_max = settings.vllm_body_sequences_max
+        # No more than run at once: the call of another tenant waits for one slice at most.
+        self._slice_inputs_max = min(self._sequences_max, settings.vllm_max_num_seqs)
         self._answer_bytes_max = settings.answer_bytes_max
         self._accepts_any_grammar = settings.vllm_unbounded_grammars
         self._engine = engine
@@ -158,14 +162,17 @@ class VllmServing:
                 raise EngineOutOfMemoryError from refusal
             if is_not_finite(refusal):
                 return NOT_FINITE
+            if isinstance(refusal, RecursionError):
+                return error_answer(400, _RECURSIVE, code="invalid_value")
             return answer_from_response(create_error_response(refusal))
 
     def _parse(self, route: _Route, body: bytes, *, is_bulk: bool) -> Any:
         """Return vLLM's request. Raises ValidationError."""
-        model = route.request
-        if route.plain is not None and has_plain_input(body):
-            model = route.plain
-        request = model.validate_json(body)
+        if route.plain is not None and (short := with_short_input(body)) is not None:
+            route.request.validate_json(short)
+            request = route.plain.validate_json(body)
+        else:
+            request = route.request.validate_json(body)
         request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
         if request.truncate_prompt_tokens is not None and request.truncation_side is None:
             # With its default made explicit, vLLM cuts a long text before it tokenizes it.
@@ -176,7 +183,7 @@ class VllmServing:
         self, endpoint: str, route: _Route, body: bytes, *, is_bulk: bool
     ) -> EngineAnswer:
         """Run a body of inputs, a slice of them at a time."""
-        bodies = split_inputs(endpoint, body, self._sequences_max)
+        bodies = split_inputs(endpoint, body, self._slice_inputs_max)
         sliced = SlicedAnswer(endpoint, body, self._answer_bytes_max)
         for part in bodies:
             answer = await _respond(route, self._parse(route, part, is_bulk=is_bulk))

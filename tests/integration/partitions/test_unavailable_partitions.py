@@ -36,8 +36,8 @@ from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.rows import add_running_job, input_line
 from tests.integration.partitions.conftest import DEAD
 from tests.integration.partitions.log_records import read_partitions, wait_unavailable
+from tests.support import until as waiting
 from tests.support.two_brokers import TwoBrokers
-from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import (
     CONTROL,
@@ -56,6 +56,9 @@ from topics.settings import KafkaSettings
 
 BATCH_COUNT = 160
 HEALTHY = [number for number in range(8) if number != DEAD]
+
+until = partial(waiting.until, timeout_s=90.0)
+"""A client that asks the frozen broker first needs several seconds for one reading."""
 
 
 def create_topics(

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, has_plain_input, split_inputs
+from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs, with_short_input
 
 EMBEDDINGS, SCORE, RERANK = "/v1/embeddings", "/v1/score", "/v1/rerank"
 
@@ -137,4 +137,9 @@ def test_an_answer_is_bounded() -> None:
     ],
 )
 def test_texts_and_tokens_are_plain_inputs(body: bytes, is_plain: bool) -> None:
-    assert has_plain_input(body) == is_plain
+    assert (with_short_input(body) is not None) == is_plain
+
+
+def test_the_other_fields_stay_beside_a_short_input() -> None:
+    body = b'{"model":"m","input":[[1,2],[3]],"normalize":true}'
+    assert with_short_input(body) == b'{"model":"m","input":"a","normalize":true}'
