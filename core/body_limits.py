@@ -106,8 +106,8 @@ class ExceededLimit:
 def find_exceeded_limit(text: bytes, limits: BodyLimits) -> ExceededLimit | None:
     """Return the first limit that the JSON object `text` exceeds; None if it exceeds none.
 
-    What is no JSON object exceeds nothing: its reader refuses it. A small, plain body is not walked;
-    a larger one is decoded only once its values are counted.
+    What is no JSON object exceeds nothing: its reader refuses it. A small, plain body is not
+    walked; a larger one is decoded only once its values are counted.
     """
     if has_few_values(text):
         return None
