@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cli.stack.data_folder import cache_dir
@@ -86,18 +87,35 @@ def running_brokers(folder: Path) -> Iterator[TwoBrokers]:
         _child(folder / _name(SECOND), jars, SECOND, ports["second"], ports["controller"]),
     ]
     supervisor = Supervisor(folder / "logs")
-    supervisor.start(children)
+    supervisor.start(children[:1])
     address = f"{HOST}:{ports['first']}"
     admin = AdminClient({"bootstrap.servers": address})
     brokers = TwoBrokers(address, supervisor)
     try:
         TopicAdmin(KafkaSettings(bootstrap_servers=address)).wait_for_broker(_READY_S_MAX)
+        _create_offsets_topic(address)
+        supervisor.start(children[1:])
         both = len(children)
         until(lambda: len(admin.list_topics().brokers) == both, timeout_s=_READY_S_MAX)
         yield brokers
     finally:
         brokers.thaw()
         supervisor.stop()
+
+
+def _create_offsets_topic(address: str) -> None:
+    """Create the topic of committed offsets on the only broker, which then coordinates all groups."""
+    reader = Consumer({"bootstrap.servers": address, "group.id": "any"})
+
+    def has_coordinator() -> bool:
+        try:
+            reader.committed([TopicPartition("any", 0)], timeout=5)
+        except KafkaException:
+            return False
+        return True
+
+    until(has_coordinator, timeout_s=_READY_S_MAX)
+    reader.close()
 
 
 def _name(node: int) -> str:
