@@ -104,7 +104,7 @@ def running_brokers(folder: Path) -> Iterator[TwoBrokers]:
 
 
 def _create_offsets_topic(address: str) -> None:
-    """Create the topic of committed offsets on the only broker, which then coordinates all groups."""
+    """Create the topic of committed offsets on the only broker: it then coordinates all groups."""
     reader = Consumer({"bootstrap.servers": address, "group.id": "any"})
 
     def has_coordinator() -> bool:
