@@ -29,6 +29,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
+from core.body_limits import has_few_values
 from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
@@ -168,11 +169,15 @@ class VllmServing:
 
     def _parse(self, route: _Route, body: bytes, *, is_bulk: bool) -> Any:
         """Return vLLM's request. Raises ValidationError."""
-        if route.plain is not None and (short := with_short_input(body)) is not None:
-            route.request.validate_json(short)
-            request = route.plain.validate_json(body)
-        else:
-            request = route.request.validate_json(body)
+        model = route.request
+        if (
+            route.plain is not None
+            and not has_few_values(body)
+            and (short := with_short_input(body)) is not None
+        ):
+            model.validate_json(short)  # the other fields
+            model = route.plain
+        request = model.validate_json(body)
         request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
         if request.truncate_prompt_tokens is not None and request.truncation_side is None:
             # With its default made explicit, vLLM cuts a long text before it tokenizes it.
