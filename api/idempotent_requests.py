@@ -15,12 +15,13 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import Depends, Response
+from fastapi import Depends, Request, Response
 
 from api import metrics
 from api.auth.authentication import TenantRequest, TenantRequestDep
 from api.http.errors import ApiError
 from api.http.request_bodies import body_sha256, json_body
+from api.runtime.api_services import Services
 from api.runtime.database import Database, DatabaseUnavailableError
 from api.settings import ApiSettings
 from api.views.progress_poller import ProgressPoller, ProgressSnapshot
@@ -111,6 +112,19 @@ def idempotency_from_headers(
         key=None if key is None else key.strip().decode("latin-1"),
         prior_attempts=int(retry_count) if is_counted else None,
         settings=settings,
+    )
+
+
+def idempotency_of_route(
+    request: Request, principal: Principal | OperatorPrincipal, services: Services
+) -> IdempotencyContext:
+    """Read the headers of a POST to a route of FastAPI. Raises ApiError (400)."""
+    return idempotency_from_headers(
+        dict(request.scope["headers"]),
+        principal,
+        f"{request.method} {request.url.path}",
+        settings=services.settings,
+        arrived_s=services.keys.now_s(),
     )
 
 
@@ -231,13 +245,7 @@ def saved_response(answer: StoredAnswer, *, is_replay: bool) -> Response:
 async def _idempotent_request(request: TenantRequestDep) -> IdempotentRequest:
     """Read the idempotency headers, before the body is read. Raises ApiError (400)."""
     http, services = request.http, request.services
-    context = idempotency_from_headers(
-        dict(http.scope["headers"]),
-        request.principal,
-        f"{http.method} {http.url.path}",
-        settings=services.settings,
-        arrived_s=services.keys.now_s(),
-    )
+    context = idempotency_of_route(http, request.principal, services)
     return IdempotentRequest(http, request.principal, services, context)
 
 

@@ -14,7 +14,7 @@ from api.auth.key_cache import offered_secret
 from api.http.errors import ApiError
 from api.http.middleware import count_for_tenant, request_id_of
 from api.http.request_bodies import body_sha256, json_body
-from api.idempotent_requests import IdempotencyContext, idempotency_from_headers
+from api.idempotent_requests import IdempotencyContext, idempotency_of_route
 from api.runtime.api_services import Services, services_of
 from core.ids import OPERATOR_KEY, REQUEST, public_id
 from jobs.store import idempotency
@@ -125,13 +125,7 @@ AdminRequestDep = Annotated[OperatorRequest, Depends(_require_admin)]
 async def _idempotent(request: AdminRequestDep) -> IdempotentOperatorRequest:
     """Read the idempotency headers, before the body is read. Raises ApiError (400)."""
     http, services = request.http, request.services
-    context = idempotency_from_headers(
-        dict(http.scope["headers"]),
-        request.principal,
-        f"{http.method} {http.url.path}",
-        settings=services.settings,
-        arrived_s=services.keys.now_s(),
-    )
+    context = idempotency_of_route(http, request.principal, services)
     secret = _secret(http)
     assert secret is not None  # it is authenticated
     return IdempotentOperatorRequest(http, request.principal, services, context, secret)
