@@ -54,12 +54,12 @@ def check_topics(admin: TopicInspector, topics: Sequence[Topic], *, broker_wait_
     except KafkaUnavailableError as failure:
         _LOG.warning("topics were not checked", extra={"reason": str(failure)})
         return
-    wrong = [str(difference) for difference in differences if difference.loses_records]
+    wrong = [difference for difference in differences if difference.loses_records]
     if wrong:
         raise TopicDriftError(
-            f"{'; '.join(wrong)}. Run `millrace topics create` for missing topics, change the "
-            "others as `millrace topics check` says, then start this role again.",
-            topics=[difference.topic for difference in differences if difference.loses_records],
+            f"{'; '.join(map(str, wrong))}. Run `millrace topics create` for missing topics, "
+            "change the others as `millrace topics check` says, then start this role again.",
+            topics=[difference.topic for difference in wrong],
         )
     for difference in differences:
         extra = {"topic": difference.topic, "difference": difference.text}
@@ -79,7 +79,7 @@ def _await_topics(admin: TopicInspector, topics: Sequence[Topic]) -> list[TopicD
     give_up_at_s = time.monotonic() + CREATION_S_MAX
     while True:
         differences = admin.differences(topics)
-        is_any_missing = any(difference.text == "missing" for difference in differences)
+        is_any_missing = any(difference.is_missing for difference in differences)
         if not is_any_missing or time.monotonic() > give_up_at_s:
             return differences
         time.sleep(_RETRY_S)

@@ -9,6 +9,8 @@ from topics.records.catalogue import Topic
 AT_LEAST: Final = frozenset({"retention.ms", "max.message.bytes"})
 """Options of which a larger value than the catalogue's loses nothing."""
 
+_MISSING: Final = "missing"
+
 _UNLIMITED: Final = -1
 """Kafka's value for a retention without end."""
 
@@ -21,6 +23,11 @@ class TopicDifference:
     text: str
     loses_records: bool = False  # roles must not start on such a topic
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the topic does not exist."""
+        return self.text == _MISSING
+
     def __str__(self) -> str:
         """Return the topic and the difference."""
         return f"{self.topic}: {self.text}"
@@ -28,7 +35,7 @@ class TopicDifference:
 
 def missing_topic(name: str) -> TopicDifference:
     """Return the difference of a topic that does not exist."""
-    return TopicDifference(name, "missing", loses_records=True)
+    return TopicDifference(name, _MISSING, loses_records=True)
 
 
 def partition_difference(name: str, count: int, topic: Topic) -> Iterator[TopicDifference]:
