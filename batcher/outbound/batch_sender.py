@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.policy.credits import ReplicaCredit
@@ -12,14 +11,12 @@ from batcher.policy.sticky_partitioner import StickyPartitioner
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from core.ids import new_uuid
 from topics.clients.offset_tracker import Partition
+from topics.clients.partition_backlogs import TOTAL_BYTES_MAX
 from topics.clients.producer import OnDelivery, PartitionSender
 from topics.records.catalogue import batches_topic
 from topics.records.chunks import requeue_chunk
 from topics.records.codec import Headers, encode, kind_headers
 from topics.records.records import Batch, Capacity, Chunk
-
-IN_FLIGHT_BYTES_MAX: Final = 48 * 1024 * 1024
-"""Unacknowledged bytes of all partitions: three quarters of the producer's queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class BatchSender:
         """
         if self.in_flight_bytes < self._in_flight_bytes_max:
             return False
-        if self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+        if self.in_flight_bytes >= TOTAL_BYTES_MAX:
             return True
         waiting = sum(
             batch.byte_count
@@ -178,13 +175,11 @@ class BatchSender:
 
     def _on_batch_delivery(self, sent: SentBatch, failure: BaseException | None) -> None:
         self._sent[sent.place].discard(sent)
-        if sent.is_taken_back:
+        settles: list[tuple[AckTicket, int]] = []
+        if sent.is_taken_back:  # its items were queued again, so the ticket stays open
             self._refund(sent.sent_to, -sent.item_count)
-        settles = (
-            []
-            if sent.is_taken_back
-            else [(chunk.ticket, len(chunk.items)) for chunk in sent.chunks]
-        )
+        else:
+            settles = [(chunk.ticket, len(chunk.items)) for chunk in sent.chunks]
         self._on_delivery(settles, sent.byte_count, failure)
 
     def _on_delivery(

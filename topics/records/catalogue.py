@@ -1,6 +1,7 @@
 """Declares every topic; `millrace topics` creates and checks them and draws the data flow."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
@@ -222,6 +223,7 @@ SHARED_TOPICS: Final = (
 REQUESTS: Final = {"bulk": REQUESTS_BULK, "interactive": REQUESTS_INTERACTIVE}
 
 
+@lru_cache(maxsize=1024)  # batchers ask for each batch
 def batches_topic(pool: str, job_class: str) -> Topic:
     """Return the topic with the batches of a pool's replicas; credits keep it short."""
     return Topic(
