@@ -15,9 +15,8 @@ from topics.records.codec import Headers, encode, job_headers, kind_headers
 from topics.records.partitioner import job_partition
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
-_SPACE_CHECK_S: Final = (
-    0.2  # between two looks for space in the producer, while records wait for it
-)
+_SPACE_CHECK_S: Final = 0.2
+"""Time between two looks for space in the producer, while records wait for it."""
 
 
 class PendingSends:
