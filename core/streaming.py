@@ -1,6 +1,9 @@
-"""Decides which calls are answered as streams."""
+"""The fields of a body that Millrace itself reads: its own, and `stream`."""
 
 from typing import Final
+
+OWN_FIELDS: Final = ("timeout_ms", "queue_timeout_ms", "background")
+"""Fields that no engine knows: the api removes them from calls, a replica for an upstream."""
 
 STREAMED_ENDPOINTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Endpoints that can stream. At all others `stream` is an unknown field."""

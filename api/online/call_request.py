@@ -26,7 +26,7 @@ from api.online.exchange import Exchange
 from api.online.settings import OnlineSettings
 from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.body_limits import find_exceeded_limit
-from core.streaming import STREAMED_ENDPOINTS, StreamField, is_stream_requested
+from core.streaming import OWN_FIELDS, STREAMED_ENDPOINTS, StreamField, is_stream_requested
 from jobs.input.token_estimates import token_count
 
 
@@ -110,7 +110,6 @@ class _StreamedFields(_Fields, gc=False):
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
 _STREAMED_FIELDS: Final = msgspec.json.Decoder(_StreamedFields)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_OWN_FIELDS: Final = ("timeout_ms", "queue_timeout_ms", "background")
 
 
 def parse_call(endpoint: str, body: bytes, limits: BodyLimits = DEFAULT_BODY_LIMITS) -> ParsedCall:
@@ -119,7 +118,7 @@ def parse_call(endpoint: str, body: bytes, limits: BodyLimits = DEFAULT_BODY_LIM
         body.decode()  # the decoder does not check the fields that it skips
         fields = (_STREAMED_FIELDS if endpoint in STREAMED_ENDPOINTS else _FIELDS).decode(body)
         _check_limits(body, limits)
-        has_own_fields = any(getattr(fields, name) is not UNSET for name in _OWN_FIELDS)
+        has_own_fields = any(getattr(fields, name) is not UNSET for name in OWN_FIELDS)
         engine_body = _without_own_fields(body) if has_own_fields else body
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise unreadable_json(error) from None
@@ -180,7 +179,7 @@ def _invalid_timeout(param: str) -> ApiError:
 def _without_own_fields(body: bytes) -> bytes:
     """Remove Millrace's fields. Other values stay the same, byte for byte."""
     fields = _OBJECT.decode(body)
-    for name in _OWN_FIELDS:
+    for name in OWN_FIELDS:
         fields.pop(name, None)
     return msgspec.json.encode(fields)
 

@@ -9,15 +9,13 @@ from typing import Final
 
 import msgspec
 
+from core.streaming import OWN_FIELDS
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.payloads.cache_salts import CACHE_SALT_FIELD, prefix_cache_salts
 from topics.records.records import JobRef
 
 PrepareBody = Callable[[bytes, JobRef], bytes]
 """Returns the body for the engine of an item or call of a job."""
-
-OWN_FIELDS: Final = ("timeout_ms", "queue_timeout_ms", "background")
-"""Fields that Millrace reads."""
 
 VLLM_FIELDS: Final = (CACHE_SALT_FIELD, "kv_transfer_params", "vllm_xargs")
 """Fields that only vLLM reads and that tell about its cache or its hosts."""

@@ -5,8 +5,9 @@ import json
 import msgspec
 import pytest
 
+from core.streaming import OWN_FIELDS
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.payloads.engine_bodies import OWN_FIELDS, VLLM_FIELDS, body_preparation
+from gpu_consumers.payloads.engine_bodies import VLLM_FIELDS, body_preparation
 from tests.unit.batcher.builders import job_ref
 from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
 
