@@ -11,7 +11,7 @@ import typer
 
 from cli.exits import NotFoundError
 from cli.stack.data_folder import is_locked, read_state
-from registry.tables import model_versions
+from registry.models import list_pools
 from storage.postgres import engines
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
@@ -84,6 +84,5 @@ def known_pools(data: Path | None) -> Sequence[str]:
     """
     if not names_database(data):
         return []
-    query = sa.select(model_versions.c.pool).distinct().order_by(model_versions.c.pool)
     with transaction(data) as connection:
-        return list(connection.scalars(query))
+        return list(list_pools(connection))

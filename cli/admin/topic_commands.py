@@ -97,14 +97,13 @@ def acls(
     `sh acls.sh --bootstrap-server HOST:PORT --command-config admin.properties`.
     The finaliser has no rights.
     """
+    rights = role_access(_pools(pool, data))
     if apply:
-        rights = role_access(sorted({*known_pools(data), *(pool or [])}))
         count = create_acls(kafka_settings(data), rights, principal=principal)
         typer.echo(f"{count} rights", err=True)
         return
     prefix = kafka_settings(data).topic_prefix if _names_broker(data) else _prefix_of_variables()
-    pools = sorted({*known_pools(data), *(pool or [])})
-    for line in acl_commands(role_access(pools), prefix=prefix, principal=principal):
+    for line in acl_commands(rights, prefix=prefix, principal=principal):
         typer.echo(line)
 
 
@@ -140,8 +139,13 @@ def _admin(data: DataOption) -> TopicAdmin:
 
 
 def _topics(pool: PoolOption, data: DataOption) -> list[Topic]:
-    pools = sorted({*known_pools(data), *(pool or [])})
+    pools = _pools(pool, data)
     return [*SHARED_TOPICS, *(topic for name in pools for topic in pool_topics(name))]
+
+
+def _pools(pool: PoolOption, data: DataOption) -> list[str]:
+    """Return the known pools and the given ones, by name."""
+    return sorted({*known_pools(data), *(pool or [])})
 
 
 def _cells(topic: Topic) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def prepare_installation(
         # One transaction each: none takes a lock after that on the installation's audit log.
         for model in models:
             with engine.begin() as connection:
-                _add_model(connection, model)
+                register_model(connection, model)
         with engine.begin() as connection:
             _save_operator_key(data / OPERATOR_KEY_FILE, connection)
         with engine.begin() as connection:
@@ -85,7 +85,7 @@ def watch_replica_credit(
         tail.close()
 
 
-def _add_model(connection: sa.Connection, model: ServedModel) -> None:
+def register_model(connection: sa.Connection, model: ServedModel) -> None:
     """Register a model, and record it unless this version served before."""
     before = find_model(connection, model.name)
     added = add_model(
