@@ -30,7 +30,7 @@ from chaos.observations import database
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
 from cli.load.load_client import percentile
 from cli.stack.served_models import served_model
-from registry.models import add_model
+from cli.stack.stack_setup import register_model
 
 DEAD_MODEL: Final = "without-replica"
 SLOW_MODEL: Final = "slow"
@@ -125,15 +125,7 @@ def _load_other_pools(context: DrillContext, until_s: float) -> int:
     Returns when all jobs are validated. Raises DrillError.
     """
     with context.engine.begin() as connection:
-        dead = served_model(DEAD_MODEL, "simulated", None)
-        add_model(
-            connection,
-            dead.name,
-            dead.version,
-            pool=dead.pool,
-            engine=dead.engine,
-            endpoints=dead.endpoints,
-        )
+        register_model(connection, served_model(DEAD_MODEL, "simulated", None))
     count = context.size(1000, 300)
     clients = [context.create_tenant_client(f"other-{number}") for number in range(count)]
     texts = dict.fromkeys(range(JOB_ITEMS), _SLOW_TEXT)
