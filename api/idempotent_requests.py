@@ -161,15 +161,7 @@ class IdempotentRequest(TenantRequest):
         Raises what `work` raises, IdempotencyKeyInFlightError, IdempotencyKeyReusedError; then
         nothing is saved.
         """
-        claim = self._claim(sha256)
-
-        def answer_work(connection: sa.Connection) -> StoredAnswer:
-            return StoredAnswer(200, msgspec.json.encode(work(connection)))
-
-        answer, is_replay = await self._run(idempotency.answer_once, claim, answer_work)
-        if is_replay and claim is not None:
-            metrics.REPLAYED.labels(claim.scope.value).inc()
-        return answer, is_replay
+        return await execute_claimed(self._run, self._claim(sha256), work)
 
     async def answer_once_holding_key(
         self, begin: Callable[[sa.Connection], UUID], finish: Callable[[UUID], Awaitable[object]]
@@ -234,6 +226,25 @@ class IdempotentRequest(TenantRequest):
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         return await self.services.database.run_for_tenant(self.tenant_id, work, *args, **kwargs)
+
+
+async def execute_claimed(
+    run: Callable[..., Awaitable[tuple[StoredAnswer, bool]]],
+    claim: IdempotencyClaim | None,
+    work: Callable[[sa.Connection], object],
+) -> tuple[StoredAnswer, bool]:
+    """Execute `work` once per claim, in the transaction of `run`, and count a replay.
+
+    See `IdempotentRequest.execute_once`.
+    """
+
+    def answer_work(connection: sa.Connection) -> StoredAnswer:
+        return StoredAnswer(200, msgspec.json.encode(work(connection)))
+
+    answer, is_replay = await run(idempotency.answer_once, claim, answer_work)
+    if is_replay and claim is not None:
+        metrics.REPLAYED.labels(claim.scope.value).inc()
+    return answer, is_replay
 
 
 def saved_response(answer: StoredAnswer, *, is_replay: bool) -> Response:

@@ -4,20 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Concatenate, Final, ParamSpec, TypeVar
 
-import msgspec
 import sqlalchemy as sa
 from fastapi import Depends, Request
 
-from api import metrics
 from api.auth.authentication import KeyKind, authenticate_secret, client_address
 from api.auth.key_cache import offered_secret
 from api.http.errors import ApiError
 from api.http.middleware import count_for_tenant, request_id_of
 from api.http.request_bodies import body_sha256, json_body
-from api.idempotent_requests import IdempotencyContext, idempotency_of_route
+from api.idempotent_requests import IdempotencyContext, execute_claimed, idempotency_of_route
 from api.runtime.api_services import Services, services_of
 from core.ids import OPERATOR_KEY, REQUEST, public_id
-from jobs.store import idempotency
 from jobs.store.idempotency import StoredAnswer
 from tenancy import api_keys
 from tenancy.installation_log import INSTALLATION, Operator
@@ -87,14 +84,7 @@ class IdempotentOperatorRequest(OperatorRequest):
         See `IdempotentRequest.execute_once`.
         """
         claim = self.context.claim(body_sha256(self.http), self.services.keys.now_s)
-
-        def answer_work(connection: sa.Connection) -> StoredAnswer:
-            return StoredAnswer(200, msgspec.json.encode(work(connection)))
-
-        answer, is_replay = await self.run(idempotency.answer_once, claim, answer_work)
-        if is_replay and claim is not None:
-            metrics.REPLAYED.labels(claim.scope.value).inc()
-        return answer, is_replay
+        return await execute_claimed(self.run, claim, work)
 
 
 async def _authenticate(request: Request) -> OperatorRequest:
