@@ -1,8 +1,8 @@
 """Limits of what one request body contains, checked before anything validates it.
 
 A body of a few hundred kilobytes can hold a hundred thousand messages. Building them as objects of
-a request model takes seconds, in which its process serves nobody else. A body within the limits is
-validated in milliseconds.
+a request model takes seconds, during which the process serves no other request. A body within the
+limits is validated in milliseconds.
 """
 
 import math
@@ -106,8 +106,8 @@ class ExceededLimit:
 def find_exceeded_limit(text: bytes, limits: BodyLimits) -> ExceededLimit | None:
     """Return the first limit that the JSON object `text` exceeds; None if it exceeds none.
 
-    What is no JSON object exceeds nothing: its reader refuses it. A small, plain body is not
-    walked; a larger one is decoded only once its values are counted.
+    A text that is not a JSON object exceeds no limit: its reader refuses it. A body with few values
+    is not decoded; a larger one is decoded only after its values are counted.
     """
     if has_few_values(text):
         return None
@@ -164,7 +164,7 @@ def _sign_count(text: bytes) -> int:
 
 
 def _outside_texts(text: bytes) -> Iterator[bytes]:
-    """Yield what is outside of the strings of a JSON text, in parts."""
+    """Yield a JSON text without its strings, in parts."""
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in text else text
     is_inside = 0
     for start in range(0, len(plain), _SLICE_BYTES):

@@ -2,9 +2,9 @@
 
 A batch whose outcomes are not acknowledged keeps its offset, and finished records behind it cannot
 be committed: a crash would run them again, and their number is limited. When many are finished,
-what is left of the batch is appended to the end of its own partition, and its first record is
-reported as finished. The replica keeps the outcomes and does not execute the new record; after a
-crash, its next owner does.
+the items of the jobs that wait are appended to the end of the same partition, and the first record
+of the batch is reported as finished. The replica keeps the outcomes and does not execute the new
+record; after a crash, its next owner does.
 """
 
 from collections.abc import Collection
@@ -33,7 +33,7 @@ class WaitingBatches:
     _by_id: dict[UUID, BatchRun] = field(default_factory=dict)  # of the newest record of each
 
     def requeue_batch(self, run: BatchRun) -> None:
-        """Append what is left of a batch, if it only waits for unavailable partitions.
+        """Append the jobs of a batch that wait, if it only waits for unavailable partitions.
 
         A batch that was requeued must be delivered again before it is requeued again.
         """
@@ -64,7 +64,7 @@ class WaitingBatches:
         self._by_id = {k: run for k, run in self._by_id.items() if run.partition not in partitions}
 
     async def _append(self, run: BatchRun, replaced: DeliveredBatch, batch: Batch) -> None:
-        """Append the rest of a batch, then report the record that it replaces."""
+        """Append a batch, then report the record that it replaces as finished."""
         record = replaced.record
         await self.producer.send_and_wait(
             record.topic,
