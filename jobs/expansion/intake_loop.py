@@ -80,7 +80,12 @@ class IntakeLoop:
             started_count += len(self.leased_jobs.ids - leased_ids)
         self.leased_jobs.reload_changed(loads)
         self.leased_jobs.release_finished({load.job_id for load in loads})
-        emitted = self.expander.run_once(allowances(loads, self._windows(loads, budgets)))
+        allowed = allowances(loads, self._windows(loads, budgets))
+        # These were loaded after `loads` was read. They may have been resumed in the meantime, and
+        # then their void items come first.
+        for job_id in self.leased_jobs.changed_since(loads):
+            allowed.pop(job_id, None)
+        emitted = self.expander.run_once(allowed)
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round without emission only reads loads: its duration sets how often to run it.
         self._idle_round_s = 0.0 if emitted else self.clock.monotonic_s() - started_s

@@ -91,6 +91,7 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             jobs.c.control_version,
             sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false()).label("is_suspended"),
             _ITEM_BYTES,
+            (job_cursors.c.void_below < jobs.c.void_below).label("has_void_items"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)

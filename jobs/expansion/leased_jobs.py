@@ -69,12 +69,7 @@ class LeasedJobs:
 
         Raises one of `DATABASE_UNAVAILABLE`.
         """
-        versions = {load.job_id: load.version for load in loads}
-        changed = [
-            job_id
-            for job_id, leased in self.by_id.items()
-            if versions.get(job_id, leased.job.ref.version) != leased.job.ref.version
-        ]
+        changed = self.changed_since(loads)
         if not changed:
             return
         with self.engine.begin() as connection:
@@ -83,6 +78,15 @@ class LeasedJobs:
             self.by_id[job_id].close_reader()
             if job := found.get(job_id):
                 self.by_id[job_id].job = job
+
+    def changed_since(self, loads: Sequence[JobLoad]) -> list[UUID]:
+        """Return the leased jobs whose control version is not that of their load."""
+        versions = {load.job_id: load.version for load in loads}
+        return [
+            job_id
+            for job_id, leased in self.by_id.items()
+            if versions.get(job_id, leased.job.ref.version) != leased.job.ref.version
+        ]
 
     def release_finished(self, open_ids: Collection[UUID]) -> None:
         """Remove jobs that are expanded, closed or lost, and close idle readers."""

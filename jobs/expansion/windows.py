@@ -43,6 +43,7 @@ class JobLoad(NamedTuple):
     version: int = 0  # of its control state
     is_suspended: bool = False  # no process expands it, and none may claim it yet
     item_bytes: int = 0  # mean size of the lines of its first file
+    has_void_items: bool = False  # it was resumed, and `ResumeSweep` has not re-emitted them yet
 
     @property
     def tenant_pool(self) -> TenantPool:
@@ -71,8 +72,12 @@ class JobLoad(NamedTuple):
 
     @property
     def remaining(self) -> int:
-        """Items that are still in the input file."""
-        return max(0, self.total - self.emitted)
+        """Items in the input file that may be emitted.
+
+        None while the job has void items: an item that is emitted above the cursor before those
+        below it are re-emitted would count as missing, and run twice.
+        """
+        return 0 if self.has_void_items else max(0, self.total - self.emitted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,26 @@ def test_a_round_overtaken_by_a_pause_loses_no_item(
     assert intake.valid_indexes() == list(range(COUNT))
 
 
+def test_no_further_item_is_emitted_before_the_void_ones(intake: Intake) -> None:
+    """Otherwise the resume emits an item above the cursor again while it waits or runs."""
+    intake.lease_jobs()
+    intake.expand(100)
+    intake.control(pause_job, resume_job)
+    (load,) = intake.loads()
+    assert (load.outstanding, load.remaining) == (100, 0)
+    intake.resumes.run_once()
+    (load,) = intake.loads()
+    assert (load.outstanding, load.remaining) == (100, 200)
+
+
+def test_a_job_that_was_resumed_after_its_load_was_read_is_known(intake: Intake) -> None:
+    loads = intake.loads()
+    intake.control(pause_job, resume_job)
+    intake.jobs.acquire([intake.job_id], 1)
+    assert intake.jobs.changed_since(loads) == [intake.job_id]
+    assert intake.jobs.changed_since(intake.loads()) == []
+
+
 def test_records_below_the_fence_do_not_move_the_cursor(intake: Intake) -> None:
     intake.lease_jobs()
     lease = intake.leases.lease_of(intake.job_id)
