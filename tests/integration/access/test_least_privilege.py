@@ -31,15 +31,15 @@ from topics.records.catalogue import SHARED_TOPICS, pool_topics
 ENV = {
     "MILLRACE_ENGINE_SIMULATED_LATENCY_MS": "20",
     "MILLRACE_ENGINE_SIMULATED_FAULTS": json.dumps([{"contains": "poison", "fault": "error500"}]),
+    "MILLRACE_WRITER_RETRY_BACKOFF_S": "0.2",
+    "MILLRACE_FINALISER_REMOVAL_INTERVAL_S": "0.5",
 }
-WRITER = {"MILLRACE_WRITER_RETRY_BACKOFF_S": "0.2"}
-FINALISER = {"MILLRACE_FINALISER_REMOVAL_INTERVAL_S": "0.5"}
 REFUSED_WORDS = ("permission denied", "must be owner", "not authorized", "AUTHORIZATION_FAILED")
 
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with running_installation(tmp_path_factory.mktemp("access"), {**ENV, **WRITER, **FINALISER}) as found:
+    with running_installation(tmp_path_factory.mktemp("access"), ENV) as found:
         yield found
 
 
