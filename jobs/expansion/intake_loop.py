@@ -78,12 +78,11 @@ class IntakeLoop:
             leased_ids = self.leased_jobs.ids
             loads = self._claim_jobs(loads, budgets, pools)
             started_count += len(self.leased_jobs.ids - leased_ids)
-        self.leased_jobs.reload_changed(loads)
+        changed_since = self.leased_jobs.reload_changed(loads)
         self.leased_jobs.release_finished({load.job_id for load in loads})
         allowed = allowances(loads, self._windows(loads, budgets))
-        # These were loaded after `loads` was read. They may have been resumed in the meantime, and
-        # then their void items come first.
-        for job_id in self.leased_jobs.changed_since(loads):
+        # They may have been resumed since `loads` was read: then their void items come first.
+        for job_id in changed_since:
             allowed.pop(job_id, None)
         emitted = self.expander.run_once(allowed)
         self._has_more = emitted >= ROUND_ITEMS_MAX

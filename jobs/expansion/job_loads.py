@@ -39,6 +39,9 @@ EXPANSION_DUE = sa.and_(
 )
 """Open jobs with items that are not on the log yet."""
 
+HAS_VOID_ITEMS: Final = job_cursors.c.void_below < jobs.c.void_below
+"""Of a job and its cursor: it was paused or extended, and its void items are not re-emitted yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
@@ -91,7 +94,7 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             jobs.c.control_version,
             sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false()).label("is_suspended"),
             _ITEM_BYTES,
-            (job_cursors.c.void_below < jobs.c.void_below).label("has_void_items"),
+            HAS_VOID_ITEMS.label("has_void_items"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)

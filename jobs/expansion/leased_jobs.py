@@ -64,28 +64,28 @@ class LeasedJobs:
             self._remove(leased)
         self.leases.release(*(leased.lease for leased in surplus))
 
-    def reload_changed(self, loads: Sequence[JobLoad]) -> None:
-        """Reload the leased jobs whose control version changed, by the `loads` of this round.
+    def reload_changed(self, loads: Sequence[JobLoad]) -> list[UUID]:
+        """Reload the leased jobs whose control version is not that of their load.
 
-        Raises one of `DATABASE_UNAVAILABLE`.
+        Returns those that changed after `loads` was read: their loads do not apply to them. Raises
+        one of `DATABASE_UNAVAILABLE`.
         """
-        changed = self.changed_since(loads)
+        versions = {load.job_id: load.version for load in loads}
+        changed = [
+            job_id
+            for job_id, leased in self.by_id.items()
+            if versions.get(job_id, leased.job.ref.version) != leased.job.ref.version
+        ]
         if not changed:
-            return
+            return []
         with self.engine.begin() as connection:
             found = open_jobs(connection, changed)
         for job_id in changed:
             self.by_id[job_id].close_reader()
             if job := found.get(job_id):
                 self.by_id[job_id].job = job
-
-    def changed_since(self, loads: Sequence[JobLoad]) -> list[UUID]:
-        """Return the leased jobs whose control version is not that of their load."""
-        versions = {load.job_id: load.version for load in loads}
         return [
-            job_id
-            for job_id, leased in self.by_id.items()
-            if versions.get(job_id, leased.job.ref.version) != leased.job.ref.version
+            job_id for job_id in changed if self.by_id[job_id].job.ref.version != versions[job_id]
         ]
 
     def release_finished(self, open_ids: Collection[UUID]) -> None:

@@ -74,7 +74,7 @@ class JobLoad(NamedTuple):
     def remaining(self) -> int:
         """Items in the input file that may be emitted.
 
-        None while the job has void items: an item that is emitted above the cursor before those
+        Zero while the job has void items: an item that is emitted above the cursor before those
         below it are re-emitted would count as missing, and run twice.
         """
         return 0 if self.has_void_items else max(0, self.total - self.emitted)

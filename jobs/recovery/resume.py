@@ -17,7 +17,7 @@ from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.emission import record_job_failure
-from jobs.expansion.job_loads import OPEN, job_loads
+from jobs.expansion.job_loads import HAS_VOID_ITEMS, OPEN, job_loads
 from jobs.expansion.windows import JobLoad, TenantPool
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.retry_policy import RetryRules, backoff_s
@@ -29,9 +29,7 @@ RESUME_DUE: Final = sa.and_(
     OPEN,
     # Literal, so that Postgres recognises the partial index.
     sa.literal_column("jobs.void_below > 0 AND jobs.state = 'in_progress'"),
-    sa.exists().where(
-        job_cursors.c.job_id == jobs.c.id, job_cursors.c.void_below < jobs.c.void_below
-    ),
+    sa.exists().where(job_cursors.c.job_id == jobs.c.id, HAS_VOID_ITEMS),
 )
 """Resumed jobs with void records."""
 

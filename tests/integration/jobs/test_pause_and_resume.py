@@ -181,8 +181,8 @@ def test_a_job_that_was_resumed_after_its_load_was_read_is_known(intake: Intake)
     loads = intake.loads()
     intake.control(pause_job, resume_job)
     intake.jobs.acquire([intake.job_id], 1)
-    assert intake.jobs.changed_since(loads) == [intake.job_id]
-    assert intake.jobs.changed_since(intake.loads()) == []
+    assert intake.jobs.reload_changed(loads) == [intake.job_id]
+    assert intake.jobs.reload_changed(intake.loads()) == []
 
 
 def test_records_below_the_fence_do_not_move_the_cursor(intake: Intake) -> None:
