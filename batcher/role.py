@@ -250,7 +250,7 @@ class Batcher:
             await asyncio.to_thread(self._disconnect)
 
     def on_record(self, record: ReceivedRecord, event: Any) -> None:
-        """See `StreamListener`."""
+        """Buffer the chunk of a record that Faust delivered."""
         self._record_handler.handle_record(
             record,
             event,
@@ -260,20 +260,20 @@ class Batcher:
         self.wake()
 
     async def wait_until_ready(self) -> None:
-        """See `StreamListener`."""
+        """Return once the queues accept another record."""
         await self._dispatcher.wait_until_not_full()
 
     def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
-        """See `StreamListener`."""
+        """Note up to which offset the records of new partitions may have been dispatched before."""
         self._record_handler.on_assign(end_offsets)
 
     def on_revoke(self, partitions: list[Partition]) -> None:
-        """See `StreamListener`."""
+        """Drop the chunks of revoked partitions: their next owner reads them again."""
         self._record_handler.on_revoke(partitions)
         self.wake()
 
     def on_failure(self, failure: BaseException) -> None:
-        """See `StreamListener`; only the first failure is raised."""
+        """End the role: `run` raises the first failure."""
         if not self._failure.done():
             self._failure.set_result(failure)
 

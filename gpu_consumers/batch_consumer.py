@@ -69,7 +69,8 @@ class BatchConsumer:
         self._keeps_calls = keeps_calls
         self._stop_revoked: OnRevoke = _ignore_revoke
         self._ends: dict[Partition, int] = {}  # end offsets at the assignment
-        self._bound: set[tuple[Partition, int]] = set()  # unfinished, only connection-bound calls
+        # Unfinished records that hold only connection-bound calls.
+        self._connection_bound: set[tuple[Partition, int]] = set()
         self._is_leaving = False
         self._in_flight_max, self._commit_interval_s = in_flight_max, commit_interval_s
         self._clock = clock
@@ -153,7 +154,7 @@ class BatchConsumer:
         # While the end is unknown, every record counts as redelivered.
         is_redelivered = record.offset < self._ends.get(partition, _UNKNOWN_END)
         if self._keeps_calls and all(p.job.call and not p.job.call.durable for p in batch.parts):
-            self._bound.add((partition, record.offset))
+            self._connection_bound.add((partition, record.offset))
         deliver(DeliveredBatch(record, batch, generation, is_redelivered))
 
     def _fetch_end_offsets(self) -> bool:
@@ -187,7 +188,7 @@ class BatchConsumer:
                 return
             if self._generations.get(partition) == generation:
                 self._tracker.mark_finished(partition, offset)
-                self._bound.discard((partition, offset))
+                self._connection_bound.discard((partition, offset))
 
     def _report_pinned(self, on_pinned: OnPinned) -> None:
         """Report batches before the partition is paused because of them."""
@@ -227,7 +228,9 @@ class BatchConsumer:
         lost = self._consumer.is_assignment_lost
         self._stop_revoked(partitions, lost)
         if lost:
-            self._bound = {key for key in self._bound if key[0] not in partitions}
+            self._connection_bound = {
+                key for key in self._connection_bound if key[0] not in partitions
+            }
         else:
             self._commit_revoked(set(partitions))
         self._tracker.drop(partitions)
@@ -244,8 +247,8 @@ class BatchConsumer:
         with a durable call is not skipped: it must outlive this process, so the next owner runs it.
         """
         self._apply_finished()
-        running_on = {key for key in self._bound if key[0] in partitions}
-        self._bound -= running_on
+        running_on = {key for key in self._connection_bound if key[0] in partitions}
+        self._connection_bound -= running_on
         if not self._is_leaving:
             for partition, offset in sorted(running_on):
                 self._tracker.mark_finished(partition, offset)

@@ -34,9 +34,9 @@ REVOKE_S_MAX: Final = 2.0
 class BulkWorker:
     """Runs batches of bulk items, each in one task.
 
-    From delivery to engine: the consumer thread has `start_batch` called, which starts
-    `_run_batch`, which calls `BatchExecution.execute_items`, which calls `_execute_job` for each
-    job of the batch, which calls `Engine.execute`. A batch passes these steps:
+    From delivery to engine, each function calls the next: `start_batch` (called on the event loop
+    for each batch that the consumer thread reads), `_run_batch`, `BatchExecution.execute_items`,
+    `_execute_job` (once for each job of the batch), `Engine.execute`. A batch passes these steps:
 
     1. Accept it: drop the items of closed, paused and expired jobs.
     2. Execute its items; in `Quarantine` if it is redelivered or exceeds the engine's memory.
@@ -110,7 +110,7 @@ class BulkWorker:
             await self.quarantine.delete_attempts(self.consumer.is_committed)
 
     async def _run_batch(self, run: BatchRun) -> None:
-        """Steps 2 to 4. Cancelling the task leaves the batch to its redelivery."""
+        """Execute, publish and report a batch. If the task is cancelled, it is redelivered."""
         status: ExecutionStatus | None = None
         try:
             if run.delivered.is_redelivered:
@@ -136,7 +136,7 @@ class BulkWorker:
     async def _publish_batch(
         self, run: BatchRun, status: ExecutionStatus
     ) -> ExecutionStatus | None:
-        """Step 3; items that exceeded the memory are not requeued but run again in quarantine."""
+        """Publish what a batch has. Items that exceeded the memory run again in quarantine."""
         is_too_large = status is ExecutionStatus.OUT_OF_MEMORY
         requeues = not is_too_large and run.abort_reason is not BatchAbortReason.LOST
         run.is_published = not is_too_large
@@ -151,11 +151,12 @@ class BulkWorker:
 class OnlineWorker:
     """Runs online calls, each in one task.
 
-    From delivery to engine: the consumer thread has `start_batch` called, which starts
-    `CallExecution.run_call` for each call, which calls `_execute_call`, which calls
-    `CallServer.serve_call`, which calls `Engine.serve`. A call passes these steps:
+    From delivery to engine, each function calls the next: `start_batch` (called on the event loop
+    for each batch that the consumer thread reads), `CallExecution.run_call` (once for each call),
+    `_execute_call`, `CallServer.serve_call`, `Engine.serve`. A call passes these steps:
 
-    1. Drop it if its caller, its deadline or its job makes it useless.
+    1. Drop it if its caller is dead or has aborted it, its deadline has passed, or its job is
+       closed.
     2. If it is redelivered, ask its caller for permission to run it again.
     3. Execute it; pieces of a stream are sent as they come.
     4. Publish its end, and the outcome of a durable call; or requeue it if its pool failed.
@@ -192,7 +193,7 @@ class OnlineWorker:
             mark_finished()
 
     def requeue_pinning(self, partition: Partition, offsets: Collection[int]) -> None:
-        """Do nothing: a call would run twice, and bills do not keep their offsets."""
+        """Do nothing: a requeued call would run twice, and its bill does not wait for long."""
 
     async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
         """Let the calls run on, because callers wait, and record that they did not crash."""

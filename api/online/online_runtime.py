@@ -212,7 +212,7 @@ class OnlineRuntime:
     def _decide_rerun(self, request_id: UUID, *, now_s: float) -> None:
         """Permit or abort a call that was delivered a second time, or wait for its next reply."""
         call = self.calls.find(request_id)
-        if self.calls.may_rerun(request_id, now_s=now_s):
+        if self.calls.decide_rerun(request_id, now_s=now_s):
             answer = "may_run"
             self.heartbeat.permit_rerun(request_id)
         elif call is None or call.has_ended:

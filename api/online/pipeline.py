@@ -61,9 +61,11 @@ class CallPipeline:
     async def serve(self, exchange: Exchange) -> None:
         """Serve one call in five steps. Each step may refuse the call.
 
+        docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
+
         1. Receive: authenticate the key, read and parse the body.
         2. Admit: charge the rate limits, find the model, look for a stored response, check the
-           load, commit a durable call to Postgres.
+           load, and commit a durable call to Postgres, from where on it survives this process.
         3. Send: store a large body, register the open call, produce its record.
         4. Await the reply: until it is complete, a timeout passes or the client disconnects.
         5. Answer: send the response. A stream is sent while its reply arrives.
@@ -87,7 +89,7 @@ class CallPipeline:
             await self._refuse(exchange, error, headers)
 
     async def _receive(self, exchange: Exchange) -> ReceivedCall:
-        """Step 1."""
+        """Authenticate the key, read the body and parse it. Raises ApiError."""
         online = self._online
         principal = await authenticate_headers(
             exchange.text(b"authorization"),
@@ -106,7 +108,7 @@ class CallPipeline:
     async def _admit(
         self, received: ReceivedCall, headers: RawHeaders, cleanup: AsyncExitStack
     ) -> AdmittedCall:
-        """Step 2."""
+        """Charge, plan and check the call; commit it if it is durable. Raises ApiError."""
         online, exchange = self._online, received.exchange
         charge = self._charge_estimate(received, headers)
         cleanup.enter_context(self._refunded_if_refused(charge, headers))
@@ -140,7 +142,7 @@ class CallPipeline:
         )
 
     async def _send(self, admitted: AdmittedCall, cleanup: AsyncExitStack) -> OpenCall | None:
-        """Step 3. Return the open call, or None when the response is known already."""
+        """Send the record; return the open call, or None when the response is known already."""
         if admitted.prepared.answer is not None:
             self._send_in_background(admitted)
             return None
@@ -155,7 +157,7 @@ class CallPipeline:
         return call
 
     async def _await_reply(self, admitted: AdmittedCall, call: OpenCall | None) -> None:
-        """Step 4. A stream does not wait here: step 5 sends each piece when it arrives."""
+        """Wait for the end of the reply. A stream does not wait: `_answer` sends each piece."""
         if call is None or call.is_stream:
             return
         wait_s = admitted.prepared.wait_s
@@ -171,7 +173,7 @@ class CallPipeline:
             call.fail(shutting_down())
 
     async def _answer(self, admitted: AdmittedCall, call: OpenCall | None) -> None:
-        """Step 5."""
+        """Send the response: the known one, the stream, or the one that the reply gives."""
         exchange, headers = admitted.exchange, admitted.headers
         if call is None:
             answer = admitted.prepared.answer

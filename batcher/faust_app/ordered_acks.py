@@ -79,10 +79,11 @@ class OrderedAcks:
                 ticket.is_dropped = True
 
     def pinning(self, gain: float) -> set[AckTicket]:
-        """Return the unsettled tickets that keep enough settled ones from being committed.
+        """Return the unsettled tickets that keep many settled ones from being committed.
 
-        Enough: in some prefix of the partition's tickets that ends with a settled one, the settled
-        tickets have at least `gain` times the bytes of the unsettled ones.
+        A settled ticket is committed only after all tickets before it. An unsettled one is
+        returned if, up to some settled ticket behind it on its partition, the settled tickets have
+        at least `gain` times the bytes of the unsettled ones.
         """
         pins: set[AckTicket] = set()
         for tickets in self._tickets.values():

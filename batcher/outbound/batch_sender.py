@@ -112,7 +112,7 @@ class BatchSender:
                 if not batch.is_taken_back:
                     batch.is_taken_back = True
                     self._refund(batch.sent_to, batch.item_count)
-                    chunks += [_unsent(c) for c in batch.chunks if not c.ticket.is_dropped]
+                    chunks += [_buffered_again(c) for c in batch.chunks if not c.ticket.is_dropped]
         return chunks
 
     def send_batch(
@@ -194,7 +194,7 @@ class BatchSender:
         self._on_settled()
 
 
-def _unsent(chunk: BufferedChunk) -> BufferedChunk:
+def _buffered_again(chunk: BufferedChunk) -> BufferedChunk:
     """Return a chunk that left the queues as one that can be queued."""
     redelivered = chunk.redelivered or chunk.job.call is not None
     return BufferedChunk(chunk.job, chunk.items, chunk.ticket, redelivered=redelivered)

@@ -31,7 +31,7 @@ class ReplicaCredit:
 
     @property
     def free(self) -> int:
-        """Items that the grant still allows, ignoring silence; a reduced grant is no debt."""
+        """Items that the grant still allows, at least 0, however old the record is."""
         return max(0, self.granted - self.sent) if self.capacity.available else 0
 
     @property

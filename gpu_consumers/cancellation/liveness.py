@@ -130,7 +130,7 @@ class CallLiveness:
         is_dead = self._callers.is_dead(caller.caller_id, since_s=call.arrived_s)
         return CallAbortReason.SILENT if is_dead else CallAbortReason.CALLER
 
-    async def reason_not_to_start(self, call: OnlineCall) -> CallAbortReason | None:
+    async def check_before_start(self, call: OnlineCall) -> CallAbortReason | None:
         """Return why the call must not start; otherwise limit its wait for a slot.
 
         The heartbeat of a silent caller may be late, for example after a restart of the broker: a

@@ -6,6 +6,7 @@ slots than the headroom are free, so that the next online call finds one.
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, SlotCounts, UsageMeter
@@ -110,7 +111,7 @@ class EngineSlots:
         self._free += 1
 
 
-class SlottedEngine:
+class SlottedEngine(ABC):
     """The part of an `Engine` that follows from its slots; by default it starts nothing."""
 
     def __init__(self, slots: EngineSlots) -> None:
@@ -122,10 +123,10 @@ class SlottedEngine:
         """See `Engine`."""
         return self._slots.counts
 
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027  most engines start nothing
         """See `Engine`."""
 
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027  nor do they stop anything
         """See `Engine`."""
 
     async def serve(
@@ -140,11 +141,11 @@ class SlottedEngine:
         finally:
             self._slots.release_online()
 
+    @abstractmethod
     async def _serve(
         self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
     ) -> EngineAnswer:
         """Run one online call, which has a slot. Cancelling and errors: see `Engine.serve`."""
-        raise NotImplementedError
 
 
 def scheduler_priority(requested: int, *, is_bulk: bool) -> int:

@@ -1,4 +1,4 @@
-"""A bounded pool of workers that run the items of all calls, oldest call first.
+"""A bounded pool of workers that run the items of every `execute`, oldest first.
 
 A worker runs many items, so an item costs no task, semaphore or timer of its own. Between two items
 it releases its slot if an online call waits. An item that a busy upstream refused releases its slot
@@ -16,12 +16,12 @@ from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.openai_http.upstream_failures import CongestionWindow, LoadRefusals
 
 RunItem = Callable[[str, bytes], Awaitable[EngineAnswer]]
-"""Runs one body against an endpoint. Any exception but PoolBusyError fails the call."""
+"""Runs one body against an endpoint. Any exception but PoolBusyError fails its `execute`."""
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    """One `execute`."""
+class _Execution:
+    """One call of `execute`: its items and their progress."""
 
     endpoint: str
     bodies: Sequence[bytes]
@@ -48,7 +48,7 @@ class _Call:
 
 
 class ItemPool:
-    """Runs the items of concurrent calls in the bulk slots."""
+    """Runs the items of concurrent executions in the bulk slots."""
 
     def __init__(
         self, run: RunItem, slots: EngineSlots, congestion: CongestionWindow | None = None
@@ -62,7 +62,7 @@ class ItemPool:
         self._congestion = congestion
         slots.on_bulk_available = self._start_workers
         slots.count_waiting_bulk = self._waiting_count
-        self._waiting: deque[_Call] = deque()  # calls with waiting items
+        self._waiting: deque[_Execution] = deque()  # with waiting items
         self._workers: set[asyncio.Task[None]] = set()  # the loop references tasks weakly
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
@@ -73,13 +73,13 @@ class ItemPool:
         if not bodies:
             return
         loop = asyncio.get_running_loop()
-        call = _Call(endpoint, bodies, finished, loop.create_future())
-        self._waiting.append(call)
+        execution = _Execution(endpoint, bodies, finished, loop.create_future())
+        self._waiting.append(execution)
         self._start_workers()
         try:
-            await call.done
+            await execution.done
         finally:
-            await self._cancel(call)
+            await self._cancel(execution)
 
     def _start_workers(self) -> None:
         """Start a worker for each waiting item that gets a slot; each runs until none waits."""
@@ -90,7 +90,7 @@ class ItemPool:
             self._workers.add(worker)
 
     def _waiting_count(self) -> int:
-        return sum(call.waiting_count for call in self._waiting)
+        return sum(execution.waiting_count for execution in self._waiting)
 
     async def _work(self) -> None:
         worker = asyncio.current_task()
@@ -98,86 +98,86 @@ class ItemPool:
         has_slot = True
         try:
             while has_slot and self._waiting:
-                call = self._waiting[0]
-                index = call.pop_index()
-                if not call.waiting_count:
+                execution = self._waiting[0]
+                index = execution.pop_index()
+                if not execution.waiting_count:
                     self._waiting.popleft()
-                call.workers.add(worker)
+                execution.workers.add(worker)
                 try:
-                    is_refused = await self._run_item(call, index)
+                    is_refused = await self._run_item(execution, index)
                 finally:
-                    call.workers.discard(worker)
+                    execution.workers.discard(worker)
                 if is_refused:
                     break
                 has_slot = self._slots.reacquire_bulk()
         finally:
             if has_slot:
                 self._slots.release_bulk(1)
-            # Not in a done callback: the next call must see at once that a slot is free.
+            # Not in a done callback: the next execution must see at once that a slot is free.
             self._workers.discard(worker)
-            self._start_workers()  # a cancelled worker may leave items of other calls waiting
+            self._start_workers()  # a cancelled worker may leave items of others waiting
 
-    async def _run_item(self, call: _Call, index: int) -> bool:
+    async def _run_item(self, execution: _Execution, index: int) -> bool:
         """Run an item and report its answer; return whether it was refused and waits again."""
         try:
-            answer = await self._run(call.endpoint, call.bodies[index])
-            if not call.done.done():
-                call.finished(index, answer)
+            answer = await self._run(execution.endpoint, execution.bodies[index])
+            if not execution.done.done():
+                execution.finished(index, answer)
         except PoolBusyError as busy:
-            return self._postpone(call, index, busy)
-        except Exception as failure:  # noqa: BLE001 - the worker goes on; the call fails
-            self._end(call, failure)
-        self._count_ended(call)
+            return self._postpone(execution, index, busy)
+        except Exception as failure:  # noqa: BLE001 - the worker goes on; the execution fails
+            self._end(execution, failure)
+        self._count_ended(execution)
         return False
 
-    def _count_ended(self, call: _Call) -> None:
-        call.ended += 1
-        if call.ended == len(call.bodies):
-            self._end(call, call.busy_failure)
+    def _count_ended(self, execution: _Execution) -> None:
+        execution.ended += 1
+        if execution.ended == len(execution.bodies):
+            self._end(execution, execution.busy_failure)
 
-    def _postpone(self, call: _Call, index: int, busy: PoolBusyError) -> bool:
+    def _postpone(self, execution: _Execution, index: int, busy: PoolBusyError) -> bool:
         """Pause a refused item before its next try; return False if there is none."""
         assert self._congestion is not None
-        refusals = call.refusals.setdefault(index, LoadRefusals())
+        refusals = execution.refusals.setdefault(index, LoadRefusals())
         try:
             pause_s = self._congestion.record_refusal(refusals, busy)
         except PoolBusyError as too_long:
-            call.busy_failure = too_long
-            self._count_ended(call)
+            execution.busy_failure = too_long
+            self._count_ended(execution)
             return False
         except PoolUnavailableError as unavailable:
-            self._end(call, unavailable)
+            self._end(execution, unavailable)
             return False
-        if not call.done.done():
+        if not execution.done.done():
             call_later = asyncio.get_running_loop().call_later
-            call.pauses[index] = call_later(pause_s, self._retry, call, index)
+            execution.pauses[index] = call_later(pause_s, self._retry, execution, index)
         return True
 
-    def _retry(self, call: _Call, index: int) -> None:
-        del call.pauses[index]
-        call.retries.append(index)
-        if call in self._waiting:
-            self._waiting.remove(call)
-        self._waiting.appendleft(call)  # ahead of items that have not been tried
+    def _retry(self, execution: _Execution, index: int) -> None:
+        del execution.pauses[index]
+        execution.retries.append(index)
+        if execution in self._waiting:
+            self._waiting.remove(execution)
+        self._waiting.appendleft(execution)  # ahead of items that have not been tried
         self._start_workers()
 
-    def _end(self, call: _Call, failure: Exception | None) -> None:
-        if call.done.done():
+    def _end(self, execution: _Execution, failure: Exception | None) -> None:
+        if execution.done.done():
             return
         if failure is None:
-            call.done.set_result(None)
+            execution.done.set_result(None)
         else:
-            call.done.set_exception(failure)
-        if call in self._waiting:
-            self._waiting.remove(call)
+            execution.done.set_exception(failure)
+        if execution in self._waiting:
+            self._waiting.remove(execution)
 
-    async def _cancel(self, call: _Call) -> None:
-        """Cancel what an ended, failed or cancelled call still runs, and wait for its end."""
-        if call in self._waiting:
-            self._waiting.remove(call)
-        for pause in call.pauses.values():
+    async def _cancel(self, execution: _Execution) -> None:
+        """Cancel what an ended, failed or cancelled execution still runs, and wait for its end."""
+        if execution in self._waiting:
+            self._waiting.remove(execution)
+        for pause in execution.pauses.values():
             pause.cancel()
-        running = [*call.workers]
+        running = [*execution.workers]
         for worker in running:
             worker.cancel()
         if running:

@@ -43,10 +43,10 @@ class OnlineCall:
     arrived_s: float  # monotonic
     is_redelivered: bool  # and its caller has not permitted a rerun yet
     waited_s: float  # in the batcher
-    partition: Partition  # that delivered it
+    partition: Partition  # from which it was delivered
     generation: int = 0  # of the partition assignment that delivered it
     attempt: BatchAttempt | None = None  # of this execution, as recorded
-    is_charged: bool = False  # with the crashes that the last attempt records
+    is_charged: bool = False  # the crashes in its last attempt are attributed to it
     is_revoked: bool = False  # its partition has another owner, who writes its attempts
     task: asyncio.Task[None] | None = None
     abort_reason: CallAbortReason | None = None
@@ -55,9 +55,7 @@ class OnlineCall:
     has_started: bool = False  # it has a slot of the engine
     piece_count: int = 0
     meter: UsageMeter = field(init=False)
-    usage: EngineAnswer | None = (
-        None  # token counts of the delivered part when it was aborted, if any
-    )
+    usage: EngineAnswer | None = None  # if it was aborted: token counts of the delivered part
     execution_s: float = 0.0
     cipher: BodyCipher | None = None  # of a tenant that retains nothing, once the key is loaded
     _start_timeout: asyncio.TimerHandle | None = None

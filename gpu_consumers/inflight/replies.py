@@ -86,7 +86,7 @@ class ReplyStream:
 
 
 @dataclass(slots=True)
-class _Outbox:
+class _PendingReplies:
     """What is sent to one caller after this iteration of the event loop."""
 
     call: CallRef
@@ -103,7 +103,7 @@ class ReplyPublisher:
     ) -> None:
         """`producer` should not linger. Every method is called on `loop`."""
         self._producer, self._replica_id, self._loop = producer, replica_id, loop
-        self._outboxes: dict[str, _Outbox] = {}
+        self._pending: dict[str, _PendingReplies] = {}
         self._headers = kind_headers(Replies)
         self.failed: asyncio.Future[None] = loop.create_future()
         """Raises DeliveryError when a record was lost: no stream may continue after a gap."""
@@ -113,47 +113,47 @@ class ReplyPublisher:
 
         Returns a future that is done when the request is acknowledged.
         """
-        outbox = self._outbox(call)
-        outbox.permission_requests.append(request_id)
+        pending = self._pending_of(call)
+        pending.permission_requests.append(request_id)
         sent: asyncio.Future[None] = self._loop.create_future()
-        outbox.requests_sent.append(sent)
+        pending.requests_sent.append(sent)
         return sent
 
     def enqueue(self, call: CallRef, stream: ReplyStream) -> None:
         """Send what `stream` has to send; a stream calls this once per iteration."""
-        self._outbox(call).streams.append(stream)
+        self._pending_of(call).streams.append(stream)
 
-    def _outbox(self, call: CallRef) -> _Outbox:
-        outbox = self._outboxes.get(call.caller_id)
-        if outbox is None:
-            if not self._outboxes:
+    def _pending_of(self, call: CallRef) -> _PendingReplies:
+        pending = self._pending.get(call.caller_id)
+        if pending is None:
+            if not self._pending:
                 self._loop.call_soon(self._send_all)
-            outbox = self._outboxes[call.caller_id] = _Outbox(call)
-        return outbox
+            pending = self._pending[call.caller_id] = _PendingReplies(call)
+        return pending
 
     def _send_all(self) -> None:
-        outboxes, self._outboxes = self._outboxes, {}
-        for outbox in outboxes.values():
+        all_pending, self._pending = self._pending, {}
+        for pending in all_pending.values():
             try:
-                self._send_outbox(outbox)
+                self._send_pending(pending)
             except MillraceError as failure:
                 self._fail(failure)
 
-    def _send_outbox(self, outbox: _Outbox) -> None:
+    def _send_pending(self, pending: _PendingReplies) -> None:
         replies: list[Reply] = []
         awaited: list[asyncio.Future[None]] = []
         size = 0
-        for stream in outbox.streams:
+        for stream in pending.streams:
             for reply, added, acknowledged in stream.dequeue_replies():
                 if replies and size + added > REPLIES_BYTES_MAX:
-                    self._send(outbox.call, replies, [], awaited)
+                    self._send(pending.call, replies, [], awaited)
                     replies, awaited, size = [], [], 0
                 replies.append(reply)
                 size += added + _REPLY_OVERHEAD_BYTES
                 if acknowledged is not None and reply.end is not None:
                     awaited.append(acknowledged)
-        awaited += outbox.requests_sent
-        self._send(outbox.call, replies, outbox.permission_requests, awaited)
+        awaited += pending.requests_sent
+        self._send(pending.call, replies, pending.permission_requests, awaited)
 
     def _send(
         self,

@@ -103,7 +103,7 @@ class CallExecution:
             del self._running[call.request_id]
 
     def apply_caller_record(self, record: CallerHeartbeat) -> None:
-        """Apply the aborts and permissions of a caller, and its leave."""
+        """Apply the aborts and permissions of a caller; abort its calls if it stops."""
         for request_id in record.aborted:
             call = self._running.get(request_id)
             if call is not None:
@@ -202,8 +202,8 @@ class CallExecution:
             self.capacity.record_end(call.batch, 1)
 
     async def _admit_call(self, call: OnlineCall) -> bool:
-        """Steps 1 and 2; return False, with `call.abort_reason` set, when it must not run."""
-        reason = await self.liveness.reason_not_to_start(call)
+        """Check liveness and permission; if the call must not run, set the reason, return False."""
+        reason = await self.liveness.check_before_start(call)
         if call.abort_reason is None:  # else it was aborted meanwhile, and that reason counts
             is_drained = reason is None and self._is_draining
             call.abort_reason = CallAbortReason.DRAIN if is_drained else reason

@@ -1,6 +1,6 @@
 """Emission: reads lines of an input file and sends their items as chunk records.
 
-    read from the cursor ─► chunks ─► send ─► flush ─► advance the cursor (fenced)
+    read from the cursor ─► chunks ─► send ─► acknowledged ─► advance the cursor (fenced)
 
 A crash at any arrow emits the items behind the cursor again; every reader accepts repeats.
 """

@@ -35,8 +35,8 @@ ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
-    """Items of a job that were sent, and its cursor behind them."""
+class _CursorMove:
+    """The move of a job's cursor behind items that were sent; due when they are acknowledged."""
 
     leased: LeasedJob
     before: ExpansionCursor
@@ -59,8 +59,8 @@ class Expander:
     leased_jobs: LeasedJobs  # the jobs and the cursor of each
     clock: Clock
     _keys: DataKeys = field(init=False)
-    _waiting: dict[UUID, _Move] = field(default_factory=dict)  # by job, not acknowledged
-    _last: UUID | None = None
+    _unacknowledged: dict[UUID, _CursorMove] = field(default_factory=dict)  # by job
+    _last_job_id: UUID | None = None
 
     def __post_init__(self) -> None:
         self._keys = DataKeys(self.objects, self.clock)
@@ -71,15 +71,15 @@ class Expander:
         Raises DeliveryError and `DATABASE_UNAVAILABLE`; the cursors have not moved then.
         """
         self._move_acknowledged()
-        moves: list[_Move] = []
+        moves: list[_CursorMove] = []
         count, byte_count = 0, 0
-        open_jobs = allowed.keys() & self.leased_jobs.by_id.keys() - self._waiting.keys()
+        open_jobs = allowed.keys() & self.leased_jobs.by_id.keys() - self._unacknowledged.keys()
         try:
-            for job_id in rotate(open_jobs, self._last):
+            for job_id in rotate(open_jobs, self._last_job_id):
                 if count >= ROUND_ITEMS_MAX or byte_count >= ROUND_BYTES_MAX:
                     break
                 leased = self.leased_jobs.by_id[job_id]
-                self._last = job_id
+                self._last_job_id = job_id
                 if not job_has_space(self.producer, leased.job.ref, JOB_CLASS):
                     continue
                 count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
@@ -94,7 +94,7 @@ class Expander:
             for move in moves:
                 move.leased.close_reader()
             raise
-        self._waiting |= {move.leased.lease.job_id: move for move in moves}
+        self._unacknowledged |= {move.leased.lease.job_id: move for move in moves}
         self._move_acknowledged()
         metrics.ITEMS_EXPANDED.inc(count)
         return count
@@ -102,16 +102,16 @@ class Expander:
     def _move_acknowledged(self) -> None:
         """Move the cursors of jobs whose records are acknowledged; forget those of lost jobs."""
         by_id = self.leased_jobs.by_id
-        self._waiting = {
+        self._unacknowledged = {
             job_id: move
-            for job_id, move in self._waiting.items()
+            for job_id, move in self._unacknowledged.items()
             if by_id.get(job_id) is move.leased
         }
-        moves = [move for move in self._waiting.values() if move.sends.is_acknowledged]
+        moves = [move for move in self._unacknowledged.values() if move.sends.is_acknowledged]
         if not moves:
             return
         for move in moves:
-            del self._waiting[move.leased.lease.job_id]
+            del self._unacknowledged[move.leased.lease.job_id]
         try:
             self._advance(moves)
         except BaseException:
@@ -119,7 +119,7 @@ class Expander:
                 move.leased.close_reader()
             raise
 
-    def _emit(self, leased: LeasedJob, count_max: int, bytes_max: int) -> _Move | None:
+    def _emit(self, leased: LeasedJob, count_max: int, bytes_max: int) -> _CursorMove | None:
         """Send items of one file of a job. A job failure suspends only that job."""
         job, index = leased.job, leased.cursor.item_index
         left_in_file = job.files.count_left(index)
@@ -154,7 +154,7 @@ class Expander:
         if job.deduplicates:
             copy_count = leased.cursor.copy_count + len(items) - len(originals)
             after = replace(after, copy_count=copy_count)
-        return _Move(leased, leased.cursor, after, job.ref.version, sends)
+        return _CursorMove(leased, leased.cursor, after, job.ref.version, sends)
 
     def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
         with self.engine.begin() as connection:
@@ -162,7 +162,7 @@ class Expander:
             copies = find_copy_indexes(connection, job.ref.job_id, indexes)
         return [item for item in items if item.index not in copies]
 
-    def _advance(self, moves: Sequence[_Move]) -> None:
+    def _advance(self, moves: Sequence[_CursorMove]) -> None:
         """Move the cursors in one transaction, in the order in which heartbeats lock leases.
 
         The cursor of a job that was paused and resumed in the meantime stays: its records are void.

@@ -11,7 +11,7 @@ from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 from topics.tail_readers.tail_reader_thread import decode_records
 
-_RECORD_AGE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
+_RECORD_AGE_S_MAX: Final = 3.0  # a replica publishes every second, or every 0.2 s while it works
 _JOB_CLASS: Final = "bulk"
 
 

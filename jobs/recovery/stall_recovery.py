@@ -112,7 +112,7 @@ class StallRecovery:
     """Re-emits a job that stalls although its pool has capacity.
 
     A lost single request is re-emitted as a bulk item, so its answer reaches Postgres only; a
-    caller that waits on a connection has to send the request again.
+    client that waits on a connection has to send the request again.
     """
 
     engine: sa.Engine

@@ -1,7 +1,7 @@
 """Single requests: jobs of one item without a file, in progress from the start.
 
 They have the row and the states of a batch of one item. The input is one line in an object, and the
-answer stays in the row of the item. The caller sends the record to the log after the commit.
+answer stays in the row of the item. The api sends the record to the log after the commit.
 """
 
 from dataclasses import asdict, dataclass

@@ -125,9 +125,8 @@ class Validator:
             store_copies(self._engine, lease, [InputFile(job.input_key, 0)], read)
         with self._engine.begin() as connection:
             state = record_verdict(connection, lease, result)
-            self._validation.leases.release_in(
-                connection, lease
-            )  # with the notification of the verdict
+            # In this transaction, so that the notification of the verdict finds the job unleased.
+            self._validation.leases.release_in(connection, lease)
         if state is JobState.FAILED:
             metrics.JOBS_REFUSED.inc()
 

@@ -96,18 +96,18 @@ def _record_end(
 ) -> JobState:
     """Record files, state and event. The job may have been cancelled since it was read."""
     # Lock the job before its lease, in the order of claims: the other order could deadlock.
-    now = connection.execute(
+    current = connection.execute(
         sa.select(jobs.c.state, jobs.c.close_reason, sa.extract("epoch", sa.func.now()))
         .where(jobs.c.id == lease.job_id)
         .with_for_update()
     ).one()
     lock_lease(connection, lease)
-    if now.state not in {JobState.FINALIZING, JobState.CANCELLING}:
+    if current.state not in {JobState.FINALIZING, JobState.CANCELLING}:
         raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
-    target = _target(JobState(now.state), now.close_reason)
+    target = _target(JobState(current.state), current.close_reason)
     changed = connection.execute(
         sa.update(jobs)
-        .where(jobs.c.id == lease.job_id, jobs.c.state == now.state)
+        .where(jobs.c.id == lease.job_id, jobs.c.state == current.state)
         .values(
             state=target,
             output_file_id=_add_file(connection, job, written.output, "output"),
@@ -116,7 +116,7 @@ def _record_end(
         )
     )
     assert changed.rowcount == 1  # the row is locked
-    connection.execute(event_insert(lease.job_id, job.tenant_id, target, float(now[2])))
+    connection.execute(event_insert(lease.job_id, job.tenant_id, target, float(current[2])))
     connection.execute(NOTIFY_OUTBOX)
     return target
 

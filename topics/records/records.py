@@ -276,8 +276,8 @@ class ProcessEnd(Record, frozen=True):
     """An end of a replica's process that was not a stop, as its successor found it."""
 
     lived_s: float  # from its readiness to the start of its successor; 0 if it was never ready
-    has_served: bool  # several times what the engine runs at once had ended
-    has_proven: bool  # it had lived for several times as long as those before it
+    has_served: bool  # it had ended several times as many items as its engine runs at once
+    has_proven: bool  # it had lived several times as long as the processes before it
     ran_alone: bool  # a single suspect item ran, which explains the end
 
 

@@ -237,11 +237,12 @@ class OpenCalls:
             if call.buffered_bytes > self._buffer_bytes_max and call.sending_since_s is not None:
                 call.cut_off_slow_reader()
 
-    def may_rerun(self, request_id: UUID, *, now_s: float) -> bool:
-        """Whether a call that was delivered a second time may be executed again.
+    def decide_rerun(self, request_id: UUID, *, now_s: float) -> bool:
+        """Decide whether a call that was delivered a second time may be executed again.
 
         A call that has received a part of its reply may not: either its first execution continues,
-        as the next reply will show, or it is lost, and the call ends as interrupted.
+        as the next reply will show, or it is lost, and the call ends as interrupted. The time of
+        the first such decision since the last reply is kept, see `fail_silent_executions`.
         """
         call = self._calls.get(request_id)
         if call is None or call.has_ended:

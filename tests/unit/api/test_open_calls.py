@@ -63,7 +63,7 @@ def test_a_start_report_does_not_bind_a_call_to_an_execution() -> None:
     assert patient.failure is not None
     assert patient.failure.code == "queue_timeout"
     assert not begun.has_ended
-    assert calls.may_rerun(begun.job.job_id, now_s=2.0)
+    assert calls.decide_rerun(begun.job.job_id, now_s=2.0)
     calls.receive_replies(reply(begun, second, b"a", end=END), now_s=3.0)
     assert (begun.pieces, begun.end, begun.replied_s) == ([b"a"], END, 3.0)
 
@@ -105,11 +105,11 @@ def test_replies_without_an_open_call_are_dropped_and_counted() -> None:
 def test_a_second_delivery_may_run_before_any_reply() -> None:
     calls = new_calls()
     call = opened(calls)
-    assert calls.may_rerun(call.job.job_id, now_s=1.0)
-    assert not calls.may_rerun(new_uuid(), now_s=1.0)
+    assert calls.decide_rerun(call.job.job_id, now_s=1.0)
+    assert not calls.decide_rerun(new_uuid(), now_s=1.0)
 
     calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
-    assert not calls.may_rerun(call.job.job_id, now_s=2.0)
+    assert not calls.decide_rerun(call.job.job_id, now_s=2.0)
 
 
 def test_a_redelivered_stream_ends_unless_it_continues() -> None:
@@ -117,9 +117,9 @@ def test_a_redelivered_stream_ends_unless_it_continues() -> None:
     dead, alive = opened(calls), opened(calls)
     for call in (dead, alive):
         calls.receive_replies(reply(call, execution, b"a"), now_s=1.0)
-        calls.may_rerun(call.job.job_id, now_s=2.0)
+        calls.decide_rerun(call.job.job_id, now_s=2.0)
     calls.receive_replies(reply(alive, execution, b"b"), now_s=2.5)
-    calls.may_rerun(dead.job.job_id, now_s=2.9)  # asking again does not help it
+    calls.decide_rerun(dead.job.job_id, now_s=2.9)  # asking again does not help it
     calls.fail_silent_executions(now_s=2.1 + RERUN_SILENCE_S_MAX)
 
     assert alive.failure is None
