@@ -102,11 +102,11 @@ class ItemOutcome(Record, frozen=True):
 
 
 class Outcomes(Record, frozen=True):
-    """Outcomes of items of one job (`results`, keyed by job)."""
+    """Outcomes of items of one job, or processes that they crashed (`results`, keyed by job)."""
 
     job: JobRef
     items: list[ItemOutcome]
-    process_ends: list[UUID] = []  # processes that items of the job crashed: see `crash_budget`
+    process_ends: list[UUID] = []  # processes that its items crashed; then there are no outcomes
 
 
 class JobClose(Record, frozen=True):
