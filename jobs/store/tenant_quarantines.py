@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import JOB, QUARANTINE, new_uuid, public_id
-from jobs.store.outbox import NOTIFY_JOBS
 from jobs.tables.jobs import jobs
 from jobs.tables.quarantines import tenant_quarantines
 from storage.postgres.database_times import seconds
@@ -44,7 +43,6 @@ def start_quarantine(connection: sa.Connection, job: sa.Row[Any], duration_s: fl
         .on_conflict_do_update(index_elements=[_COLUMNS.tenant_id, _COLUMNS.pool], set_=values)
         .returning(_COLUMNS.id, _COLUMNS.ends_at)
     ).one()
-    connection.execute(NOTIFY_JOBS)
     record_tenant_event(
         connection,
         Operator(SYSTEM),
@@ -61,16 +59,15 @@ def start_quarantine(connection: sa.Connection, job: sa.Row[Any], duration_s: fl
 
 def end_quarantine(
     connection: sa.Connection, quarantine_id: UUID, operator: Operator = CLI_OPERATOR
-) -> bool:
-    """End a quarantine; return False if none has this id. Intake lets the jobs go on."""
-    ended = connection.execute(
-        sa.delete(tenant_quarantines)
-        .where(_COLUMNS.id == quarantine_id)
-        .returning(_COLUMNS.tenant_id, _COLUMNS.pool, _COLUMNS.job_id)
-    ).one_or_none()
-    if ended is None:
-        return False
-    connection.execute(NOTIFY_JOBS)
+) -> sa.Row[Any] | None:
+    """End a quarantine and return it; None if no active one has this id.
+
+    Intake lets the jobs go on within seconds.
+    """
+    ended = connection.execute(_active().where(_COLUMNS.id == quarantine_id)).one_or_none()
+    delete = sa.delete(tenant_quarantines).where(_COLUMNS.id == quarantine_id)
+    if ended is None or not connection.execute(delete).rowcount:
+        return None
     record_tenant_event(
         connection,
         operator,
@@ -79,18 +76,17 @@ def end_quarantine(
         public_id(QUARANTINE, quarantine_id),
         {"pool": ended.pool, "batch": public_id(JOB, ended.job_id)},
     )
-    return True
+    return ended
 
 
 def list_quarantines(connection: sa.Connection) -> list[sa.Row[Any]]:
     """Return the active quarantines with the names of their tenants, the newest first."""
-    query = (
-        sa.select(tenant_quarantines, tenants.c.name.label("tenant"))
-        .join(tenants, tenants.c.id == _COLUMNS.tenant_id)
-        .where(IS_ACTIVE)
-        .order_by(_COLUMNS.began_at.desc(), _COLUMNS.id)
-    )
-    return list(connection.execute(query))
+    return list(connection.execute(_active().order_by(_COLUMNS.began_at.desc(), _COLUMNS.id)))
+
+
+def _active() -> sa.Select[Any]:
+    query: sa.Select[Any] = sa.select(tenant_quarantines, tenants.c.name.label("tenant"))
+    return query.join(tenants, tenants.c.id == _COLUMNS.tenant_id).where(IS_ACTIVE)
 
 
 def quarantine_end(tenant_id: UUID, pool: str) -> sa.ScalarSelect[Any]:
