@@ -78,6 +78,7 @@ def _controls(row: sa.Row[Any]) -> dict[str, object]:
     return {
         "priority": row.priority,
         "paused_at": seconds(row.paused_at) if is_open else None,
+        "quarantined_until": seconds(row.quarantined_until) if is_open else None,
         "close_reason": row.close_reason,
         "sealed": row.sealed,
         "appended_files": [

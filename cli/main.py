@@ -6,6 +6,7 @@ from cli.admin.audit_commands import app as audit_log
 from cli.admin.database_commands import app as database
 from cli.admin.model_commands import app as models
 from cli.admin.operator_commands import app as operators
+from cli.admin.quarantine_commands import app as quarantines
 from cli.admin.recovery_commands import rebuild_jobs, recover_jobs
 from cli.admin.tenant_commands import app as tenants
 from cli.admin.tenant_commands import keys
@@ -48,6 +49,7 @@ for name, group in {
     "tenants": tenants,
     "models": models,
     "operators": operators,
+    "quarantines": quarantines,
 }.items():
     app.add_typer(group, name=name, no_args_is_help=True)
 app.add_typer(topics, name="topics", no_args_is_help=True)

@@ -11,6 +11,7 @@ OPERATOR_KEY = "opkey"
 REQUEST = "req"
 SINGLE = "job"
 EVENT = "evt"
+QUARANTINE = "quar"
 
 _HEX_DIGITS = 32
 

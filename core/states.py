@@ -50,10 +50,16 @@ class CloseReason(StrEnum):
     EXPIRED = "expired"
     FAILURE_BUDGET = "failure_budget"  # more items failed than its owner allows
     SPEND_CAP = "spend_cap"  # its items took the tokens that its owner allows
+    CRASH_BUDGET = "crash_budget"  # its items crashed more processes than a job may
 
 
 STOPPED_EARLY = frozenset(
-    {CloseReason.CANCELLED, CloseReason.FAILURE_BUDGET, CloseReason.SPEND_CAP}
+    {
+        CloseReason.CANCELLED,
+        CloseReason.FAILURE_BUDGET,
+        CloseReason.SPEND_CAP,
+        CloseReason.CRASH_BUDGET,
+    }
 )
 """Reasons that move a job to `cancelling`; an expired job stays in progress."""
 

@@ -21,6 +21,11 @@ OUTSTANDING_ITEMS: Final = Gauge(
     "Items on their way, over all open jobs; the same in every replica.",
 )
 JOBS_HELD: Final = Gauge("millrace_intake_jobs_held", "Jobs whose lease this process holds.")
+TENANT_QUARANTINES: Final = Gauge(
+    "millrace_tenant_quarantines",
+    "Tenants whose bulk jobs wait on a pool, after one exceeded its crash budget; the same in "
+    "every intake.",
+)
 LEASES_LOST: Final = Counter(
     "millrace_lease_lost_total", "Leases that another process took over from this one."
 )

@@ -1,4 +1,4 @@
-"""Periodic tasks of intake: re-emission, resume, retries, expiry and appended files."""
+"""Periodic tasks of intake: re-emission, resume, retries, expiry, quarantines, appended files."""
 
 import threading
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from jobs.expansion.result_partitions import CHECK_INTERVAL_S, ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.expiry import republish_copies, sweep_expired_jobs
+from jobs.recovery.quarantine_sweep import QuarantineSweep
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.resume import ResumeSweep
 from jobs.recovery.retry_emission import RetryEmitter
@@ -35,6 +36,7 @@ PRODUCERS: Final = 3
 _STALL_CHECKS_PER_LIMIT: Final = 10
 _RESUME_INTERVAL_S: Final = 0.5
 _APPEND_INTERVAL_S: Final = 0.25
+_QUARANTINE_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ def start_periodic_tasks(
     threads.start_periodic(_RESUME_INTERVAL_S, "resumes", resumes.run_once)
     sweep = partial(sweep_expired_jobs, engine, stall_limit_s=settings.stall_limit_s)
     threads.start_periodic(settings.expiry_interval_s, "expiry", sweep)
+    quarantines = QuarantineSweep(engine)
+    threads.start_periodic(_QUARANTINE_INTERVAL_S, "quarantines", quarantines.run_once)
     leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
     validation = LeasedValidation(deps.objects, leases, settings, deps.stop, deps.body_limits)

@@ -4,7 +4,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from jobs.tables import files, idempotency, jobs, outbox, retries
+from jobs.tables import files, idempotency, jobs, outbox, quarantines, retries
 from jobs.tables import jobs as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
@@ -26,6 +26,7 @@ assert all(  # a use of each import, so that linters keep them
         jobs_tables,
         outbox,
         jobs,
+        quarantines,
         registry_tables,
         results_tables,
         retries,

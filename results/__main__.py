@@ -27,6 +27,7 @@ from results.retention.sweep import RetentionSweep
 from results.settings import FinaliserSettings, RetentionSettings, WriterSettings
 from results.writer.call_billing import write_bills
 from results.writer.copied_results import CopyWriter
+from results.writer.crash_budgets import CrashBudgets
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
@@ -76,6 +77,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
             copies=CopyWriter(engine),
         ),
         bill=partial(write_bills, engine),
+        count_process_ends=CrashBudgets(engine, settings.quarantine_s).count_process_ends,
         producer=producer,
         settings=settings,
         commit_interval_s=kafka.commit_interval_s,

@@ -32,6 +32,12 @@ RETRIES_SCHEDULED: Final = Counter(
 DEAD_ITEMS: Final = Counter(
     "millrace_dead_items_total", "Items of batches that failed for good, each with a dead letter"
 )
+PROCESS_ENDS: Final = Counter(
+    "millrace_job_process_ends_total", "Processes that items crashed, each once for each job"
+)
+CRASH_BUDGETS_EXCEEDED: Final = Counter(
+    "millrace_crash_budgets_exceeded_total", "Jobs closed because their items crashed too often"
+)
 DATABASE_RETRIES: Final = Counter(
     "millrace_results_database_retries_total", "Transactions repeated because Postgres failed"
 )

@@ -45,6 +45,10 @@ class WriterSettings(Settings):
     retry_backoff_s_max: float = Field(default=300, ge=0, le=86_400)
     """Upper bound of that wait; a quarter of the job's remaining time is another."""
 
+    quarantine_s: float = Field(default=3600, ge=0, le=30 * 86_400)
+    """How long the bulk jobs of a tenant wait on a pool after one of them exceeded its crash
+    budget. Default one hour; 0: not at all. An operator may end it earlier."""
+
     database_wait_s: float = Field(default=120, gt=0, le=3600)
     """How long a transaction is repeated while Postgres is unavailable before the role ends."""
 

@@ -26,6 +26,9 @@ ENTRY: Final = "audit"
 CLI: Final = "cli"
 """The actor of operations by the command line."""
 
+SYSTEM: Final = "system"
+"""The actor of what the installation does by itself."""
+
 Details: TypeAlias = Mapping[str, str | int | bool | list[str] | None]
 
 _FORM: Final = "millrace audit log 1"
@@ -59,6 +62,8 @@ class Action(StrEnum):
     SECRET_ROTATED = "webhook_secret.rotated"
     OPERATOR_KEY_CREATED = "operator_key.created"
     OPERATOR_KEY_REVOKED = "operator_key.revoked"
+    QUARANTINE_STARTED = "quarantine.started"
+    QUARANTINE_ENDED = "quarantine.ended"
     MODEL_REGISTERED = "model.registered"
     TOPICS_CREATED = "topics.created"
     INSTALLATION_RECOVERED = "installation.recovered"
@@ -93,9 +98,9 @@ def record_audit_event(
 ) -> None:
     """Insert the entry of an accepted operation, as the last statement of its transaction.
 
-    `actor` is the public id of an API or operator key, or `CLI`; `subject` that of the object. It
-    locks the tenant's head until the commit, which serialises the events of a tenant. A lock taken
-    after it could deadlock with a transaction that waits for the head.
+    `actor` is the public id of an API or operator key, `CLI` or `SYSTEM`; `subject` that of the
+    object. It locks the tenant's head until the commit, which serialises the events of a tenant. A
+    lock taken after it could deadlock with a transaction that waits for the head.
     """
     head = _lock_head(connection, tenant_id)
     entry = SealedEntry(

@@ -20,9 +20,9 @@ INSTALLATION: Final = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who acts: an operator key with the request that it came with, or the command line."""
+    """Who acts: an operator key with its request, the command line, or the installation itself."""
 
-    actor: str  # the public id of an operator key, or `CLI`
+    actor: str  # the public id of an operator key, `CLI` or `SYSTEM`
     address: str | None = None  # of the client; None: the address that Postgres sees
     request_id: str | None = None
 

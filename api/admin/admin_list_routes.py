@@ -32,7 +32,7 @@ async def show_models(
 ) -> Response:
     """List the version of every model that serves new jobs, by name."""
     models = await request.run(list_models)
-    return _page_by_id((_model_object(model) for model in models), after, limit)
+    return page_by_id((_model_object(model) for model in models), after, limit)
 
 
 @router.get("/v1/admin/pools")
@@ -43,7 +43,7 @@ async def show_pools(
     versions = await request.run(list_pools)
     reports = _capacity_reports(request)
     names = {*versions, *(capacity.pool for capacity in reports)}
-    return _page_by_id((_pool_object(name, versions, reports) for name in names), after, limit)
+    return page_by_id((_pool_object(name, versions, reports) for name in names), after, limit)
 
 
 @router.get("/v1/admin/replicas")
@@ -52,7 +52,7 @@ async def show_replicas(
 ) -> Response:
     """List the replicas that reported within the last seconds, by id, one object a class."""
     reports = _capacity_reports(request)
-    return _page_by_id((_replica_object(capacity) for capacity in reports), after, limit)
+    return page_by_id((_replica_object(capacity) for capacity in reports), after, limit)
 
 
 @router.get("/v1/admin/topics")
@@ -62,7 +62,7 @@ async def show_topics(
     """List the topics that the catalogue names for the installation's pools, by name."""
     pools = await request.run(list_pools)
     topics = [*SHARED_TOPICS, *(topic for pool in pools for topic in pool_topics(pool))]
-    return _page_by_id((_topic_object(topic) for topic in topics), after, limit)
+    return page_by_id((_topic_object(topic) for topic in topics), after, limit)
 
 
 @router.get("/v1/admin/audit_log")
@@ -80,7 +80,7 @@ async def show_audit_log(
     return json_response(page_object(*page, entry_object))
 
 
-def _page_by_id(objects: Iterable[dict[str, object]], after: str | None, limit: int) -> Response:
+def page_by_id(objects: Iterable[dict[str, object]], after: str | None, limit: int) -> Response:
     """Answer with the page behind the id `after`, which need not exist any more."""
     if after is not None and len(after) > ID_CHARS_MAX:
         raise unknown_cursor_error()

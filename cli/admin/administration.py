@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from cli.admin.operator_connections import names_database, transaction
 from cli.api_client import DEFAULT_URL, Client, connect, get_json, path_segment, post_json
 from cli.exits import CommandError, ExitCode
-from core.ids import KEY, TENANT, parse_public_id, public_id
+from core.ids import JOB, KEY, QUARANTINE, TENANT, parse_public_id, public_id
 from core.limits import LIST_LIMIT_MAX
+from jobs.store.tenant_quarantines import end_quarantine, list_quarantines
 from registry.models import list_models
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import list_keys, list_tenants
@@ -37,6 +38,7 @@ _TENANT_FIELDS: Final = (
     "created_at",
 )
 _KEY_FIELDS: Final = ("id", "tenant", "name", "hint", "created_at", "revoked_at")
+_QUARANTINE_FIELDS: Final = ("id", "tenant", "pool", "batch_id", "created_at", "ends_at")
 _MODEL_FIELDS: Final = ("name", "version", "pool", "engine", "endpoints", "created_at")
 
 
@@ -81,6 +83,14 @@ class Administration(Protocol):
 
     def models(self) -> list[dict[str, Any]]:
         """Return the newest version of every model by name."""
+        ...
+
+    def quarantines(self) -> list[dict[str, Any]]:
+        """Return the active quarantines by id."""
+        ...
+
+    def end_quarantine(self, quarantine_id: str) -> bool:
+        """End a quarantine; return False if no active one has this id."""
         ...
 
 
@@ -159,6 +169,28 @@ class DatabaseAdministration:
             for model in list_models(self._connection)
         ]
 
+    def quarantines(self) -> list[dict[str, Any]]:
+        """See `Administration`."""
+        rows = sorted(list_quarantines(self._connection), key=lambda row: row.id)
+        return [
+            _of(
+                {
+                    **row._asdict(),
+                    "id": public_id(QUARANTINE, row.id),
+                    "batch_id": public_id(JOB, row.job_id),
+                    "created_at": _as_json(row.began_at),
+                    "ends_at": _as_json(row.ends_at),
+                },
+                _QUARANTINE_FIELDS,
+            )
+            for row in rows
+        ]
+
+    def end_quarantine(self, quarantine_id: str) -> bool:
+        """See `Administration`."""
+        parsed = parse_public_id(QUARANTINE, quarantine_id)
+        return parsed is not None and end_quarantine(self._connection, parsed) is not None
+
 
 class ApiAdministration:
     """Operations by `/v1/admin`."""
@@ -204,21 +236,32 @@ class ApiAdministration:
 
     def revoke_key(self, key_id: str) -> bool:
         """See `Administration`."""
-        if parse_public_id(KEY, key_id) is None:
-            return False
-        import openai
-
-        try:
-            self._client.delete(f"/admin/keys/{path_segment(key_id)}", cast_to=object)
-        except openai.NotFoundError:
-            return False
-        return True
+        return parse_public_id(KEY, key_id) is not None and self._delete("/admin/keys", key_id)
 
     def models(self) -> list[dict[str, Any]]:
         """See `Administration`."""
         return [
             _of({**one, "name": one["id"]}, _MODEL_FIELDS) for one in self._pages("/admin/models")
         ]
+
+    def quarantines(self) -> list[dict[str, Any]]:
+        """See `Administration`."""
+        return [_of(one, _QUARANTINE_FIELDS) for one in self._pages("/admin/quarantines")]
+
+    def end_quarantine(self, quarantine_id: str) -> bool:
+        """See `Administration`."""
+        is_id = parse_public_id(QUARANTINE, quarantine_id) is not None
+        return is_id and self._delete("/admin/quarantines", quarantine_id)
+
+    def _delete(self, path: str, public_id_: str) -> bool:
+        """Delete an object; return False if it does not exist."""
+        import openai
+
+        try:
+            self._client.delete(f"{path}/{path_segment(public_id_)}", cast_to=object)
+        except openai.NotFoundError:
+            return False
+        return True
 
     def _tenant_path(self, name: str) -> str:
         return f"/admin/tenants/{path_segment(self._tenant_id(name))}"

@@ -170,11 +170,19 @@ def _control_rows(batch: Batch) -> list[tuple[str, str]]:
     is_sealed = extension.get("sealed", True)
     return [
         ("paused", time_text(extension.get("paused_at"))),
+        ("waits until", _quarantine_text(extension.get("quarantined_until"))),
         ("closed by", extension.get("close_reason") or ""),
         ("sealed", "" if is_sealed else "no: it waits for more files, or for a seal"),
         ("appended", ", ".join(files)),
         ("copies", str(extension.get("deduplicated_items") or "")),
     ]
+
+
+def _quarantine_text(until_s: int | None) -> str:
+    """Return until when a job waits, and why."""
+    if until_s is None:
+        return ""
+    return f"{time_text(until_s)}: an earlier job of yours crashed the engine too often"
 
 
 def list_row(batch: Batch) -> tuple[str, ...]:

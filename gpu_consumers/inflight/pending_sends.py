@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 from gpu_consumers.inflight.item_outcomes import outcome_records
 from topics.clients.producer import PartitionSender
@@ -37,14 +38,13 @@ class PendingSends:
 
     def send_outcomes(self, job: JobRef, outcomes: list[ItemOutcome]) -> None:
         """Send outcomes of one job to the partition of that job, at once or when it has space."""
-        partition = job_partition(job.job_id, RESULTS.partition_count)
         for record in outcome_records(job, outcomes):
-            self._unacknowledged += 1
-            self._by_partition[partition] += 1
-            if self._producer.has_space(RESULTS.name, partition):
-                self._send(job, partition, encode(record))
-            else:
-                self._deferred.append((job, partition, encode(record)))
+            self._send_or_defer(record)
+
+    def send_process_ends(self, job: JobRef, process_ends: list[UUID]) -> None:
+        """Send which processes items of a job crashed, like outcomes; nothing if none is known."""
+        if process_ends:
+            self._send_or_defer(Outcomes(job, [], process_ends))
 
     def requeue_items(self, job: JobRef, items: Iterable[Item], job_class: str) -> None:
         """Send items back to the topic of requests; the attempt is not charged."""
@@ -92,6 +92,15 @@ class PendingSends:
                 async with asyncio.timeout(_SPACE_CHECK_S if self._deferred else None):
                     await self._changed.wait()
         self.raise_failure()
+
+    def _send_or_defer(self, record: Outcomes) -> None:
+        partition = job_partition(record.job.job_id, RESULTS.partition_count)
+        self._unacknowledged += 1
+        self._by_partition[partition] += 1
+        if self._producer.has_space(RESULTS.name, partition):
+            self._send(record.job, partition, encode(record))
+        else:
+            self._deferred.append((record.job, partition, encode(record)))
 
     def _send(self, job: JobRef, partition: int, value: bytes) -> None:
         headers: Headers = [*kind_headers(Outcomes), *job_headers(job)]

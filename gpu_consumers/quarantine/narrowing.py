@@ -25,6 +25,8 @@ class NarrowedUnits:
 
     units: list[AttemptUnit]
     charged: AttemptUnit | None = None
+    crashed_alone: AttemptUnit | None = None
+    """The item that explains the last end, if one does: its job has crashed these processes."""
 
 
 def split_unit(unit: AttemptUnit) -> list[AttemptUnit]:
@@ -69,18 +71,21 @@ def narrow_units(
     if all its crashes were on one host, it is returned as one that `awaits_proof`. Units with fewer
     crashes go first: they are most often innocent, and another crash would make them wait again.
     """
-    units, charged = [*attempt.units], None
+    units, charged, crashed_alone = [*attempt.units], None, None
     if attempt.is_running and units:
         crashed, *rest = units
         if attempt.host_is_failing and crashed.forgiven < crashes_max:
             units = [*rest, replace(crashed, forgiven=crashed.forgiven + 1)]
         else:
             counted = _count_crash(crashed, attempt, crashes_max)
+            if ran_alone(attempt) and not _forgives(counted, crashes_max, host_id, verdict):
+                crashed_alone = counted
             units = rest + (split_unit(counted) if counted.count > 1 else [counted])
             if counted.awaits_proof and len(counted.hosts) > 1:
                 units, charged = rest, counted
         units.sort(key=lambda unit: (unit.awaits_proof, crash_count(unit)))
-    return NarrowedUnits([_on_host(unit, crashes_max, host_id, verdict) for unit in units], charged)
+    units = [_on_host(unit, crashes_max, host_id, verdict) for unit in units]
+    return NarrowedUnits(units, charged, crashed_alone)
 
 
 def crash_count(unit: AttemptUnit) -> int:
@@ -92,11 +97,16 @@ def _count_crash(unit: AttemptUnit, attempt: BatchAttempt, crashes_max: int) -> 
     hosts = unit.hosts
     if ran_alone(attempt) and attempt.host_id and attempt.host_id not in hosts:
         hosts = [*hosts, attempt.host_id]
+    ends = unit.process_ends
+    if attempt.process_id is not None and not attempt.in_company:
+        ends = [*ends, attempt.process_id]
     crashes = unit.crashes + 1
     has_crashed_alone = unit.count == 1 and is_charged(
         crashes, ran_alongside=attempt.in_company, crashes_max=crashes_max
     )
-    return replace(unit, crashes=crashes, hosts=hosts, awaits_proof=has_crashed_alone)
+    return replace(
+        unit, crashes=crashes, hosts=hosts, awaits_proof=has_crashed_alone, process_ends=ends
+    )
 
 
 def _on_host(
@@ -107,10 +117,21 @@ def _on_host(
     A failing host forgives the crashes that it caused itself. An item that crashed alone on another
     host runs once more, on this one, unless it has crashed too often.
     """
-    is_own = not set(unit.hosts) - {host_id}
-    if verdict.is_failing and is_own and unit.crashes > 1 and unit.forgiven < crashes_max:
+    if _forgives(unit, crashes_max, host_id, verdict):
         forgiven = unit.forgiven + unit.crashes - 1
         return AttemptUnit(unit.first, unit.count, 1, forgiven=forgiven)
-    if unit.awaits_proof and not is_own and unit.crashes < crashes_max * _SHARED_RUN_FACTOR:
+    is_foreign = not _crashed_only(unit, host_id)
+    if unit.awaits_proof and is_foreign and unit.crashes < crashes_max * _SHARED_RUN_FACTOR:
         return replace(unit, awaits_proof=False)
     return unit
+
+
+def _forgives(unit: AttemptUnit, crashes_max: int, host_id: str, verdict: HostVerdict) -> bool:
+    """Whether the host, which is failing, forgives the crashes of the unit."""
+    is_own = _crashed_only(unit, host_id)
+    return verdict.is_failing and is_own and unit.crashes > 1 and unit.forgiven < crashes_max
+
+
+def _crashed_only(unit: AttemptUnit, host_id: str) -> bool:
+    """Whether the unit crashed alone on no other host."""
+    return not set(unit.hosts) - {host_id}

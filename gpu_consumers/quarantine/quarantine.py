@@ -173,6 +173,10 @@ class Quarantine:
                     verdict=self._host.present_verdict,
                 )
                 batch.units = narrowed.units
+                if narrowed.crashed_alone is not None:
+                    # Before this owner's first record, which replaces the one that says so.
+                    job, _ = run.items[narrowed.crashed_alone.first]
+                    run.sends.send_process_ends(job, narrowed.crashed_alone.process_ends)
                 if narrowed.charged is not None:
                     self._charge_item(run, narrowed.charged)
             await self._execution.publish_outcomes(run, [*run.answers], requeues=False)

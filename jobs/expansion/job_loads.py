@@ -23,12 +23,14 @@ from topics.records.records import JobRef
 ROLE: Final = "intake"
 """The lease role of intake, to validate, expand and re-emit jobs."""
 
-OPEN = sa.and_(
+RUNNING = sa.and_(
     jobs.c.state == JobState.IN_PROGRESS.value,
     jobs.c.settled_at.is_(None),
     jobs.c.close_reason.is_(None),
-    jobs.c.paused_at.is_(None),
 )
+"""Jobs in progress whose results count, whether or not they wait."""
+
+OPEN = sa.and_(RUNNING, jobs.c.paused_at.is_(None), jobs.c.quarantined_until.is_(None))
 """Jobs whose items may run now."""
 
 EXPANSION_DUE = sa.and_(

@@ -15,13 +15,12 @@ from core.states import TERMINAL_STATES, CloseReason, JobKind
 from jobs.store.controls import write_control_state
 from jobs.store.files import UNFINISHED
 from jobs.store.keyset_pages import position_of
-from jobs.store.outbox import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_insert
+from jobs.store.outbox import NOTIFY_OUTBOX, closed_control, outbox_insert
 from jobs.tables.jobs import job_leases, jobs
 from jobs.tables.outbox import outbox
 from jobs.validation.verdicts import APPEND_DUE
 from topics.records.catalogue import CONTROL
 from topics.records.partitioner import job_partition
-from topics.records.records import JobControl
 
 VERSION_JUMP: Final = 10_000
 """More control changes, or lease holders, than a job has between a backup and its restore."""
@@ -76,9 +75,7 @@ def _republish_control(connection: sa.Connection, row: sa.Row[Any]) -> None:
     if row.close_reason is None:
         write_control_state(connection, row, {}, jump=VERSION_JUMP)
         return
-    closed = JobControl(
-        job_id=row.id, version=CONTROL_CLOSED_VERSION, closed=CloseReason(row.close_reason)
-    )
+    closed = closed_control(row.id, CloseReason(row.close_reason))
     connection.execute(outbox_insert(CONTROL, closed, job_id=row.id))
 
 

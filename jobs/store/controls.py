@@ -152,13 +152,18 @@ def write_control_state(
         sa.update(jobs)
         .where(jobs.c.id == row.id)
         .values(control_version=version, **values)
-        .returning(jobs.c.paused_at, jobs.c.priority, jobs.c.expires_at, jobs.c.void_below)
+        .returning(
+            (jobs.c.paused_at.is_not(None) | jobs.c.quarantined_until.is_not(None)).label("waits"),
+            jobs.c.priority,
+            jobs.c.expires_at,
+            jobs.c.void_below,
+        )
     ).one()
     expires_at: datetime = changed.expires_at
     control = JobControl(
         job_id=row.id,
         version=version,
-        paused=changed.paused_at is not None,
+        paused=changed.waits,
         priority=changed.priority,
         deadline_s=expires_at.timestamp(),
         void_below=changed.void_below,

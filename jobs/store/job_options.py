@@ -82,6 +82,15 @@ def window_seconds(text: str) -> int | None:
     return seconds if WINDOW_S_MIN <= seconds <= WINDOW_S_MAX else None
 
 
+_CRASHES_MIN: Final = 60
+_CRASHES_PER_MILLE: Final = 15  # three of each of 0.5 % of the items
+
+
+def crash_budget(item_count: int) -> int:
+    """Return how many processes the items of a job may crash; one more closes it."""
+    return max(_CRASHES_MIN, item_count * _CRASHES_PER_MILLE // 1000)
+
+
 def budget_close_reason(
     budget: JobBudget, *, succeeded: int, failed: int, total_tokens: int
 ) -> CloseReason | None:

@@ -64,7 +64,21 @@ def publish_close(connection: sa.Connection, job: sa.Row[Any], reason: CloseReas
 
     Call it in the transaction that sets `jobs.close_reason`, once `total_count` is known.
     """
-    close = JobClose(job_id=job.id, day=job_day(job.created_at), reason=reason)
+    close = JobClose(
+        job_id=job.id,
+        day=job_day(job.created_at),
+        reason=_known_reason(reason),
+        crash_budget=reason is CloseReason.CRASH_BUDGET,
+    )
     connection.execute(outbox_insert(RESULTS, close, job_id=job.id))
-    control = JobControl(job_id=job.id, version=CONTROL_CLOSED_VERSION, closed=reason)
-    connection.execute(outbox_insert(CONTROL, control, job_id=job.id))
+    connection.execute(outbox_insert(CONTROL, closed_control(job.id, reason), job_id=job.id))
+
+
+def closed_control(job_id: UUID, reason: CloseReason) -> JobControl:
+    """Return the control record of a closed job."""
+    return JobControl(job_id, CONTROL_CLOSED_VERSION, closed=_known_reason(reason))
+
+
+def _known_reason(reason: CloseReason) -> CloseReason:
+    """Return the reason as records carry it: older releases cannot decode CRASH_BUDGET."""
+    return CloseReason.FAILURE_BUDGET if reason is CloseReason.CRASH_BUDGET else reason

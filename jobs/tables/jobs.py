@@ -61,6 +61,10 @@ jobs: Final = sa.Table(
         comment="0 to 9, among the jobs of its tenant; the highest first",
     ),
     timestamp("paused_at", comment="NULL: not paused"),
+    timestamp(
+        "quarantined_until",
+        comment="its tenant is in quarantine on its pool; NULL: its items may run",
+    ),
     count("control_version", comment="grows with each change of what its owner controls"),
     count(
         "void_below",
@@ -133,6 +137,9 @@ jobs: Final = sa.Table(
     partial_index("ix_jobs_unfinished", "created_at", where=_UNFINISHED),
     partial_index("ix_jobs_open_batches", "tenant_id", where=f"kind = 'batch' AND {_UNFINISHED}"),
     partial_index("ix_jobs_voided", "id", where="void_below > 0 AND state = 'in_progress'"),
+    partial_index(
+        "ix_jobs_quarantined", "id", where="quarantined_until IS NOT NULL AND state = 'in_progress'"
+    ),
     partial_index("ix_jobs_reading", "input_file_id", where=_UNFINISHED),
 )
 

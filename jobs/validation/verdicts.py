@@ -19,6 +19,7 @@ from jobs.store.job_closing import (
     settle_if_complete,
 )
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert, event_insert, publish_close
+from jobs.store.tenant_quarantines import quarantine_end
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
@@ -60,6 +61,8 @@ def record_verdict(
     is_cancelling = job.state == JobState.CANCELLING.value
     columns = _rejected if result.error_count else _accepted
     state, values = columns(result, is_cancelling=is_cancelling)
+    if state is JobState.IN_PROGRESS:
+        values["quarantined_until"] = quarantine_end(job.tenant_id, str(values["pool"]))
     update = sa.update(jobs).where(jobs.c.id == job.id)
     connection.execute(update.values(state=state.value, **values))
     if result.error_count:

@@ -141,8 +141,8 @@ class LogTally:
             self.counts.after_close += 1
             return
         self._copy()
-        self.closed_reason = close.reason
-        outcome, code = CLOSE_OUTCOMES[close.reason]
+        self.closed_reason = close.close_reason
+        outcome, code = CLOSE_OUTCOMES[close.close_reason]
         fields = close_fields(outcome, code)
         open_ = [index for index, known in enumerate(self.fingerprints.known) if not known]
         for index in open_:

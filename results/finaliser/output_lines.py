@@ -21,6 +21,7 @@ ERROR_MESSAGES: Final[Mapping[str, str]] = {
     "answer_unreadable": "This answer cannot be decrypted. Submit the request again.",
     "batch_cancelled": "This request was cancelled before it was executed.",
     "batch_expired": ("This request could not be executed before the completion window expired."),
+    "crash_budget_exceeded": "This batch was closed: its requests crashed the engine too often.",
     "failure_budget_exceeded": "This batch was closed: it exceeded its limit of failed requests.",
     "spend_cap_reached": "This batch was closed: it reached its limit of tokens.",
     "key_gone": "The encryption key of this answer was destroyed. Submit the request again.",

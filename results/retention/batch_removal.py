@@ -21,6 +21,7 @@ from jobs.store.days import job_day
 from jobs.store.removable_objects import destroy_job_key, find_removable_file, mark_removed
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_cursors, job_leases, jobs
+from jobs.tables.quarantines import job_process_ends
 from jobs.tables.retries import dead_items, item_attempts, item_copies, item_retries
 from results.finaliser.output_files import result_prefix
 from results.metrics import RETENTION_REMOVED
@@ -132,7 +133,7 @@ class BatchDataRemoval:
         with self.engine.begin() as connection:
             if found:
                 mark_removed(connection, [removal.file_id for removal in found])
-            for table in (job_cursors, job_leases, job_inputs):
+            for table in (job_cursors, job_leases, job_inputs, job_process_ends):
                 connection.execute(sa.delete(table).where(table.c.job_id == row.id))
             removed = connection.execute(
                 sa.update(jobs)

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from core.states import JobKind, JobState
+from core.states import CloseReason, JobKind, JobState
 from jobs.store.job_closing import start_cancelling
 from jobs.store.job_options import budget_close_reason
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
@@ -126,20 +126,31 @@ def stop_over_budget(
         )
         if reason is None:
             continue
-        row = connection.execute(
-            sa.select(jobs)
-            .where(
-                jobs.c.id == job.job_id,
-                jobs.c.state == JobState.IN_PROGRESS.value,
-                jobs.c.close_reason.is_(None),
-                jobs.c.settled_at.is_(None),
-            )
-            .with_for_update(key_share=True)
-        ).one_or_none()
-        if row is not None:
-            start_cancelling(connection, row, reason)
+        if stop_running_job(connection, job.job_id, reason) is not None:
             stopped.append(job.job_id)
     return stopped
+
+
+def stop_running_job(
+    connection: sa.Connection, job_id: UUID, reason: CloseReason
+) -> sa.Row[Any] | None:
+    """Close a job and return its row before; None if it is closed or settled already.
+
+    The caller has locked its counters.
+    """
+    row = connection.execute(
+        sa.select(jobs)
+        .where(
+            jobs.c.id == job_id,
+            jobs.c.state == JobState.IN_PROGRESS.value,
+            jobs.c.close_reason.is_(None),
+            jobs.c.settled_at.is_(None),
+        )
+        .with_for_update(key_share=True)
+    ).one_or_none()
+    if row is not None:
+        start_cancelling(connection, row, reason)
+    return row
 
 
 def _failed_at_work(item: ItemOutcome) -> bool:

@@ -30,6 +30,7 @@ CLOSE_OUTCOMES: Final = {
     CloseReason.EXPIRED: (Outcome.EXPIRED, "batch_expired"),
     CloseReason.FAILURE_BUDGET: (Outcome.CANCELLED, "failure_budget_exceeded"),
     CloseReason.SPEND_CAP: (Outcome.CANCELLED, "spend_cap_reached"),
+    CloseReason.CRASH_BUDGET: (Outcome.CANCELLED, "crash_budget_exceeded"),
 }
 
 
@@ -61,7 +62,7 @@ class JobCloser:
                 LOG.warning("close of an unknown job", extra={"job": close.job_id})
                 metrics.UNKNOWN_JOB.inc()
                 return None
-            reason = CloseReason(job.closed_reason or close.reason)  # the first close wins
+            reason = CloseReason(job.closed_reason or close.close_reason)  # the first close wins
             cursor.execute(SET_CLOSED, [reason.value, job.job_id], prepare=False)
             if job.ended_count == job.total_count:
                 # The job may have waited for appended files: no further row could settle it.

@@ -43,6 +43,7 @@ class Group:
 
     jobs: JobItems = field(default_factory=dict)
     calls: list[Outcomes] = field(default_factory=list)  # of connection-bound calls, to be billed
+    process_ends: list[Outcomes] = field(default_factory=list)  # that items of jobs caused
     exclusive: JobClose | CopiesDue | None = None
     item_count: int = 0
     size_bytes: int = 0
@@ -63,6 +64,8 @@ class Group:
         if isinstance(entry.record, Outcomes) and is_bill(entry.record.job):
             self.calls.append(entry.record)
             self.item_count += len(entry.record.items)
+        elif isinstance(entry.record, Outcomes) and not entry.record.items:
+            self.process_ends.append(entry.record)
         elif isinstance(entry.record, Outcomes):
             job_id = entry.record.job.job_id
             self.jobs.setdefault(job_id, []).extend(entry.record.items)
@@ -133,8 +136,8 @@ def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
     kind = kind_of(received.headers)
     if kind == KINDS[Outcomes]:
         outcomes = decode_value(Outcomes, received.value)
-        if not outcomes.items:
-            raise RecordUnreadableError("the record holds no outcome")
+        if not outcomes.items and not outcomes.process_ends:
+            raise RecordUnreadableError("the record holds neither outcomes nor process ends")
         for item in outcomes.items:
             if item.body_key:
                 _require_own_answer(outcomes.job, item.body_key)

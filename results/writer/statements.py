@@ -178,6 +178,13 @@ RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8
 """Adds counters, ledger entries and the order of results, and settles jobs, in one round trip.
 Returns the jobs that settled."""
 
+INSERT_PROCESS_ENDS: Final = """
+INSERT INTO job_process_ends (job_id, process_id) SELECT %b::uuid, unnest(%b::uuid[])
+ON CONFLICT DO NOTHING
+"""
+
+COUNT_PROCESS_ENDS: Final = "SELECT count(*) FROM job_process_ends WHERE job_id = %b::uuid"
+
 RECORD_ATTEMPTS: Final = """
 INSERT INTO item_attempts (job_id, item_index, attempt, status_code, code)
 SELECT %b::uuid, item_index, attempt, status_code, code

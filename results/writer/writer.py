@@ -27,7 +27,7 @@ from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.errors import StaleMemberError
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import CopiesDue, JobClose
+from topics.records.records import CopiesDue, JobClose, Outcomes
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,6 +75,7 @@ class ResultsWriter:
 
     router: OutcomeRouter
     bill: Callable[[Sequence[CallBill]], None]
+    count_process_ends: Callable[[Sequence[Outcomes]], None]
     producer: RecordProducer
     settings: WriterSettings
     commit_interval_s: float
@@ -175,6 +176,8 @@ class ResultsWriter:
         calls = [bill for record in group.calls for bill in bills_of(record)]
         if calls:
             self._with_retries(lambda: self.bill(calls), consumer, stop)
+        if group.process_ends:
+            self._with_retries(partial(self.count_process_ends, group.process_ends), consumer, stop)
         if steps := self._with_retries(partial(self._write, group), consumer, stop):
             self._with_retries(partial(self._add_work, group, steps), consumer, stop)
         return True

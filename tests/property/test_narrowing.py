@@ -8,6 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_consumers.quarantine.host_history import UNEXPLAINED_ENDS_MAX, HostVerdict
 from gpu_consumers.quarantine.narrowing import SPLIT_COUNT, initial_units, narrow_units, split_unit
 from topics.records.records import AttemptUnit, BatchAttempt
 
@@ -86,3 +87,38 @@ def test_who_let_go_in_good_order_charges_nobody() -> None:
     for kept, is_running in ((units, False), ([], False), ([], True)):
         after = narrow_units(BatchAttempt(UUID(int=1), 1, kept, is_running), crashes_max=1)
         assert (after.units, after.charged) == (kept, None)
+
+
+TENTH, ALONE = UUID(int=11), UUID(int=12)
+
+
+def crashed_tenth(**fields: object) -> BatchAttempt:
+    """Return an attempt whose first unit is an item that was in the crash of a tenth."""
+    units = [AttemptUnit(0, 1, 2, process_ends=[TENTH])]
+    given_fields = {"process_id": ALONE, "host_id": "a", **fields}
+    return BatchAttempt(UUID(int=1), 2, units, True, **given_fields)  # type: ignore[arg-type]
+
+
+def test_an_item_that_crashes_alone_explains_the_ends_since_its_tenth() -> None:
+    tenth = BatchAttempt(UUID(int=1), 1, [AttemptUnit(0, 10, 1)], True, process_id=TENTH)
+    after = narrow_units(tenth, crashes_max=CRASHES_MAX)
+    assert after.crashed_alone is None
+    assert {tuple(unit.process_ends) for unit in after.units} == {(TENTH,)}
+
+    after = narrow_units(crashed_tenth(), crashes_max=CRASHES_MAX, host_id="b")
+    assert after.crashed_alone is not None
+    assert after.crashed_alone.process_ends == [TENTH, ALONE]
+
+
+def test_a_crash_alongside_others_or_on_a_failing_host_explains_nothing() -> None:
+    together = narrow_units(crashed_tenth(in_company=True), crashes_max=CRASHES_MAX)
+    assert together.crashed_alone is None
+    assert together.units[0].process_ends == [TENTH]  # any of those that ran may have crashed it
+
+    failing = narrow_units(crashed_tenth(host_is_failing=True), crashes_max=CRASHES_MAX)
+    assert failing.crashed_alone is None
+
+    verdict = HostVerdict(UNEXPLAINED_ENDS_MAX + 1)
+    own = narrow_units(crashed_tenth(), crashes_max=CRASHES_MAX, host_id="a", verdict=verdict)
+    assert own.crashed_alone is None
+    assert own.units[0].process_ends == []

@@ -102,10 +102,11 @@ class ItemOutcome(Record, frozen=True):
 
 
 class Outcomes(Record, frozen=True):
-    """Outcomes of items of one job (`results`, keyed by job)."""
+    """Outcomes of items of one job, or processes that they crashed (`results`, keyed by job)."""
 
     job: JobRef
     items: list[ItemOutcome]
+    process_ends: list[UUID] = []  # processes that its items crashed; then there are no outcomes
 
 
 class JobClose(Record, frozen=True):
@@ -113,7 +114,13 @@ class JobClose(Record, frozen=True):
 
     job_id: UUID
     day: int
-    reason: CloseReason
+    reason: CloseReason  # one that every release knows
+    crash_budget: bool = False  # the reason is CRASH_BUDGET; older releases read FAILURE_BUDGET
+
+    @property
+    def close_reason(self) -> CloseReason:
+        """The reason for which the job was closed."""
+        return CloseReason.CRASH_BUDGET if self.crash_budget else self.reason
 
 
 class CopiesDue(Record, frozen=True):
@@ -270,6 +277,7 @@ class AttemptUnit(Record, frozen=True):
     hosts: list[str] = []  # on which it crashed while it ran alone
     forgiven: int = 0  # further such executions, on hosts whose processes kept ending
     awaits_proof: bool = False  # crashed alone: it is charged once its host serves other work
+    process_ends: list[UUID] = []  # the processes that ended while it ran, as far as they count
 
 
 class ProcessEnd(Record, frozen=True):

@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 from api.settings import ApiSettings
 from cli.exits import ExitCode
 from cli.main import app
-from tenancy.tenants import create_tenant
+from tenancy.tenants import create_tenant, find_tenant
 from tests.conftest import cloned_database
+from tests.integration.api.every_route.worlds import add_quarantine
 from tests.integration.api.sites import running
 
 pytestmark = pytest.mark.timeout(300)
@@ -62,6 +63,10 @@ COMMANDS = (
     ("keys", "list", "--tenant", "nobody"),
     ("keys", "revoke", "key_00000000000000000000000000000000"),
     ("keys", "revoke", "nothing"),
+    ("quarantines", "list"),
+    ("quarantines", "list", "-o", "json"),
+    ("quarantines", "end", "quar_00000000000000000000000000000000"),
+    ("quarantines", "end", "nothing"),
     ("tenants", "delete", "acme"),
     ("tenants", "delete", "acme", "--yes"),
     ("tenants", "delete", "acme", "--yes"),
@@ -130,6 +135,23 @@ def test_models_are_listed_over_the_api(by_api: Command, by_database: Command) -
             ExitCode.OK,
             by_database("models", "list", *options).stdout,
         )
+
+
+def test_a_quarantine_is_listed_and_ended_over_the_api(
+    by_api: Command, by_database: Command, database_url: str
+) -> None:
+    by_database("tenants", "create", "acme")
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        tenant_id = find_tenant(connection, "acme")
+    quarantine_id = add_quarantine(engine, tenant_id)
+    for options in ((), ("-o", "json")):
+        listed = by_api("quarantines", "list", *options)
+        assert quarantine_id in listed.stdout
+        assert listed.stdout == by_database("quarantines", "list", *options).stdout
+    assert by_api("quarantines", "end", quarantine_id).exit_code == ExitCode.OK
+    assert by_api("quarantines", "end", quarantine_id).exit_code == ExitCode.NOT_FOUND
+    assert quarantine_id not in by_database("quarantines", "list").stdout
 
 
 def test_without_database_and_operator_key_one_line_says_what_to_set() -> None:

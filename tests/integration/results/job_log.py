@@ -24,6 +24,7 @@ from results.rebuilding.shadow_tables import shadow_engine
 from results.settings import WriterSettings
 from results.writer.call_billing import write_bills
 from results.writer.copied_results import CopyWriter
+from results.writer.crash_budgets import CrashBudgets
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
@@ -70,6 +71,7 @@ class Running:
                 copies=CopyWriter(engine, slice_items=7),
             ),
             bill=partial(write_bills, engine),
+            count_process_ends=CrashBudgets(engine, 3600).count_process_ends,
             producer=self.producer,
             settings=WriterSettings.model_validate(settings),
             commit_interval_s=0.05,

@@ -1,12 +1,15 @@
 """Goal: on a real log the writer counts every outcome once, despite crashes and redelivery."""
 
 import threading
+from uuid import uuid4
 
 import sqlalchemy as sa
 
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
+from jobs.store.job_options import crash_budget
 from results.metrics import DATABASE_RETRIES
+from results.rebuilding.rebuild import RebuildOutcome
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 from tests.integration.results.job_log import DEADLINE_S, JobLog, running
 from tests.integration.results.outcomes import (
@@ -14,6 +17,7 @@ from tests.integration.results.outcomes import (
     assert_totals_agree,
     item_table,
     job,
+    job_ref,
     new_engine,
 )
 from tests.support.until import until
@@ -49,6 +53,25 @@ def test_outcomes_after_a_close_do_not_count(engine: sa.Engine, log: JobLog) -> 
     assert [row.outcome for row in item_table(engine, job_id)] == [1] * 20 + [3] * 40
     assert job(engine, job_id)["settled_at"]
     assert_totals_agree(engine, job_id)
+
+
+def test_process_ends_on_the_log_close_their_job_once(engine: sa.Engine, log: JobLog) -> None:
+    job_id = add_running_job(engine, 60)
+    ends = [Outcomes(job_ref(job_id), [], [uuid4()]) for _ in range(crash_budget(60))]
+    log.send_items(job_id, range(20))
+    log.write(job_id, *ends, *ends)
+    assert job(engine, job_id)["close_reason"] is None
+
+    log.write(job_id, Outcomes(job_ref(job_id), [], [uuid4()]))
+    assert job(engine, job_id)["close_reason"] == "crash_budget"
+
+    log.write(job_id, JobClose(job_id, 0, CloseReason.FAILURE_BUDGET, crash_budget=True))
+    assert [row.outcome for row in item_table(engine, job_id)] == [1] * 20 + [3] * 40
+    assert job(engine, job_id)["settled_at"]
+    assert_totals_agree(engine, job_id)
+    rows, read = log.tally(job_id)
+    assert read.tally.fingerprints.prints == rows.prints
+    assert log.rebuild(job_id).outcome is RebuildOutcome.SAME
 
 
 def test_unreadable_record_goes_to_the_dead_letters(engine: sa.Engine, log: JobLog) -> None:

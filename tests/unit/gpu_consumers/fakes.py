@@ -43,6 +43,7 @@ class RecordingProducer:
         self._unacknowledged: list[OnDelivery] = []
         self.batches: list[tuple[int, Batch]] = []  # partition and requeued batch
         self.outcomes: list[ItemOutcome] = []
+        self.process_ends: list[tuple[UUID, UUID]] = []  # job and process that its items crashed
         self.bills: list[ItemOutcome] = []  # of connection-bound calls
         self.requeued: list[Chunk] = []
         self.capacities: list[Capacity] = []
@@ -68,6 +69,7 @@ class RecordingProducer:
             outcomes = decode(Outcomes, value, headers)
             is_bill = outcomes.job.call is not None and not outcomes.job.call.durable
             (self.bills if is_bill else self.outcomes).extend(outcomes.items)
+            self.process_ends += [(outcomes.job.job_id, end) for end in outcomes.process_ends]
         elif kind == "chunk":
             self.requeued.append(decode(Chunk, value, headers))
         elif kind == "capacity":

@@ -68,6 +68,7 @@ class HostRun:
     deaths: int
     outcomes: list[ItemOutcome]
     executions: dict[int, int]  # of each poison item
+    process_ends: int  # processes that were reported as crashed by items of the job
 
     @property
     def failed(self) -> set[int]:
@@ -110,6 +111,7 @@ class _MortalProducer(RecordingProducer):
     def __init__(self, log: RecordingProducer) -> None:
         super().__init__()
         self.outcomes, self.requeued = log.outcomes, log.requeued
+        self.process_ends = log.process_ends
         self.is_dead = False
 
     def send(self, *args: object, **options: object) -> None:
@@ -156,7 +158,8 @@ class KilledHost:
             index: sum(attempt.is_running for attempt in self._attempts_of(index))
             for index in self.work.poison
         }
-        return HostRun(loop.time(), self.deaths, self.log.outcomes, executions)
+        ends = len(set(self.log.process_ends))
+        return HostRun(loop.time(), self.deaths, self.log.outcomes, executions, ends)
 
     def _attempts_of(self, index: int) -> Iterable[BatchAttempt]:
         position, number = index % self.work.batch_items, index // self.work.batch_items

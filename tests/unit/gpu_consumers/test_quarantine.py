@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -93,6 +94,9 @@ async def test_each_poison_item_fails_alone_after_three_crashes() -> None:
     assert {o.attempt for o in failed} == {3}
     assert [attempt.units for attempt in attempts.latest.values()] == [[]]
     assert len(log.outcomes) == 100  # items that ended before a crash do not run again
+    # Of the first end nothing is recorded; each later one is of a tenth or of an item alone.
+    assert {job_id for job_id, _ in log.process_ends} == {UUID(int=1)}
+    assert len(set(log.process_ends)) == crashes - 1
 
 
 async def test_a_single_item_runs_three_times_before_it_fails() -> None:

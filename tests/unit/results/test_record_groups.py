@@ -70,6 +70,16 @@ def test_close_keeps_its_place() -> None:
     assert [list(group.jobs) for group in found] == [[JOB], [], [JOB]]
 
 
+def test_process_ends_are_no_outcomes() -> None:
+    ends = Outcomes(job_ref(job_id=JOB), [], [new_uuid()])
+
+    (group,) = groups([entry(0, outcomes(0)), entry(1, ends), entry(2, outcomes(1))])
+
+    assert group.process_ends == [ends]
+    assert [item.index for item in group.jobs[JOB]] == [0, 1]
+    assert (group.item_count, group.next_offsets) == (2, {("results", 0): 3})
+
+
 def test_unreadable_record_only_moves_the_offset() -> None:
     (group,) = groups([entry(0, outcomes(0)), entry(1, None)])
 

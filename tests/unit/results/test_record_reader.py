@@ -31,6 +31,12 @@ def test_an_outcome_may_name_an_object_of_its_job() -> None:
     assert entry.record == outcomes
 
 
+def test_a_record_of_process_ends_needs_no_outcome() -> None:
+    ends, sent = Outcomes(job_ref(), [], [new_uuid()]), SentRecords()
+    assert read_entry(received(encode(ends), kind_headers(Outcomes)), sent).record == ends
+    assert sent.records == []
+
+
 def test_close_is_decoded() -> None:
     close, sent = JobClose(new_uuid(), 3, CloseReason.EXPIRED), SentRecords()
 

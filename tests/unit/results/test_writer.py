@@ -142,6 +142,7 @@ def new_writer(
     return ResultsWriter(
         router=cast(OutcomeRouter, router or ImmediateRouter()),
         bill=lambda _: None,
+        count_process_ends=lambda _: None,
         producer=cast(RecordProducer, ImmediateRouter()),
         settings=WriterSettings.model_validate({"group_wait_s": 0, **settings}),
         commit_interval_s=0,

@@ -143,6 +143,10 @@ OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
     ],
     ("POST", "/v1/admin/tenants/{tenant_id}/keys"): [Ask("/v1/admin/tenants/{tenant}/keys", {})],
     ("DELETE", "/v1/admin/keys/{key_id}"): [Ask("/v1/admin/keys/{key}")],
+    ("GET", "/v1/admin/quarantines"): [],
+    ("DELETE", "/v1/admin/quarantines/{quarantine_id}"): [
+        Ask("/v1/admin/quarantines/{quarantine}")
+    ],
     ("DELETE", "/v1/admin/tenants/{tenant_id}"): [Ask("/v1/admin/tenants/{tenant}")],
 }
 

@@ -16,7 +16,7 @@ from tenancy.api_keys import create_key, revoke_key
 from tenancy.operator_keys import OperatorRole, create_operator_key, revoke_operator_key
 from tests.conftest import cloned_database
 from tests.integration.api.answers import ok
-from tests.integration.api.every_route.worlds import Two, add_world, with_new_tenant
+from tests.integration.api.every_route.worlds import Two, add_quarantine, add_world, with_new_tenant
 from tests.integration.api.sites import new_site, running
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
@@ -87,6 +87,7 @@ def two(
                     "tenant": public_id(TENANT, managed.tenant_id),
                     "key": public_id(KEY, managed.key.key_id),
                     "operation": operations[0]["id"],
+                    "quarantine": add_quarantine(site.engine, managed.tenant_id),
                 },
             )
     assert failures == []

@@ -28,7 +28,7 @@ NO_IDS = {"limit", "order", "purpose", "status", "log", "name", "revoked", "canc
 """Query parameters that name nothing of anybody's."""
 
 
-BY_NAME = {f"/v1/admin/{what}" for what in ("models", "pools", "replicas", "topics")}
+BY_NAME = {f"/v1/admin/{what}" for what in ("models", "pools", "replicas", "topics", "quarantines")}
 """Lists whose `after` is a name that need not exist."""
 
 EVERY_ASK = ASKS | OPERATOR_ASKS

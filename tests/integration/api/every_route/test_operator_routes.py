@@ -10,14 +10,19 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from core.ids import OPERATOR_KEY, TENANT, new_uuid, public_id
+from core.ids import OPERATOR_KEY, TENANT, new_uuid, parse_public_id, public_id
 from migrations.schema import SCHEMA
 from tenancy.audit_reading import verify_chain
 from tenancy.installation_log import INSTALLATION
 from tenancy.operator_keys import OperatorRole, create_operator_key, revoke_operator_key
 from tests.integration.api.answers import is_replay, ok, refused
 from tests.integration.api.every_route.asks import OPERATOR_ASKS, PLAIN, Ask
-from tests.integration.api.every_route.worlds import Two, everything, never_existed
+from tests.integration.api.every_route.worlds import (
+    Two,
+    add_quarantine,
+    everything,
+    never_existed,
+)
 from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
@@ -29,6 +34,7 @@ ACTIONS = {
     ("POST", f"{TENANTS}/{{tenant_id}}"): "tenant.updated",
     ("POST", f"{TENANTS}/{{tenant_id}}/keys"): "key.created",
     ("DELETE", "/v1/admin/keys/{key_id}"): "key.revoked",
+    ("DELETE", "/v1/admin/quarantines/{quarantine_id}"): "quarantine.ended",
     ("DELETE", f"{TENANTS}/{{tenant_id}}"): "tenant.deleted",
 }
 ALL_ASKS = [(method, ask) for (method, _), asks in OPERATOR_ASKS.items() for ask in asks]
@@ -248,7 +254,10 @@ def test_a_revoked_operator_key_stops(two: Two) -> None:
 def test_every_change_is_on_both_chains(two: Two, client: httpx.Client, tenant: str) -> None:
     assert {r for r in OPERATOR_ASKS if r[0] != "GET"} == ACTIONS.keys()
     key = ok(client.post(f"{TENANTS}/{tenant}/keys", json={}))
-    ids = {"{tenant_id}": tenant, "{key_id}": key["id"]}
+    tenant_uuid = parse_public_id(TENANT, tenant)
+    assert tenant_uuid is not None
+    quarantine = add_quarantine(two.site.engine, tenant_uuid)
+    ids = {"{tenant_id}": tenant, "{key_id}": key["id"], "{quarantine_id}": quarantine}
     bodies: dict[str, dict[str, Any]] = {
         TENANTS: {"name": uuid4().hex},
         f"{TENANTS}/{{tenant_id}}": {"call_timeout_ms": 5},
@@ -277,7 +286,7 @@ def test_every_change_is_on_both_chains(two: Two, client: httpx.Client, tenant: 
             {"id": tenant.removeprefix(f"{TENANT}_")},
         )
         of_tenant_ = verify_chain(connection, tenant_id, {})
-        assert (of_tenant_.mismatch, of_tenant_.head.sequence) == (None, 6)
+        assert (of_tenant_.mismatch, of_tenant_.head.sequence) == (None, 7)
         assert verify_chain(connection, INSTALLATION, {}).mismatch is None
 
 
@@ -290,6 +299,23 @@ def test_lists_of_the_installation_show_what_it_has(client: httpx.Client) -> Non
     topics = [t["id"] for t in ok(client.get("/v1/admin/topics", params={"limit": 100}))["data"]]
     assert {"requests.bulk", "batches.small.bulk", "batches.small.interactive"} <= {*topics}
     assert ok(client.get("/v1/admin/replicas"))["data"] == []
+
+
+def test_an_ended_quarantine_is_gone(two: Two, client: httpx.Client, tenant: str) -> None:
+    tenant_uuid = parse_public_id(TENANT, tenant)
+    assert tenant_uuid is not None
+    quarantine = add_quarantine(two.site.engine, tenant_uuid)
+    path = f"/v1/admin/quarantines/{quarantine}"
+    listed = ok(client.get("/v1/admin/quarantines", params={"limit": 100}))["data"]
+    (shown,) = [one for one in listed if one["id"] == quarantine]
+    assert (shown["tenant_id"], shown["pool"]) == (tenant, "p")
+    assert shown["ends_at"] - shown["created_at"] == 3600
+    assert refused(two.asking_reader.delete(path), 403)["code"] == "operator_role"
+
+    assert ok(client.delete(path)) == shown
+    assert refused(client.delete(path), 404)["code"] == "quarantine_not_found"
+    listed = ok(client.get("/v1/admin/quarantines", params={"limit": 100}))["data"]
+    assert quarantine not in [one["id"] for one in listed]
 
 
 def test_the_role_of_tenants_may_not_read_operator_keys(two: Two) -> None:

@@ -7,8 +7,20 @@ from uuid import UUID, uuid4
 import httpx
 import sqlalchemy as sa
 
-from core.ids import EVENT, FILE, JOB, KEY, SINGLE, TENANT, new_uuid, parse_public_id, public_id
+from core.ids import (
+    EVENT,
+    FILE,
+    JOB,
+    KEY,
+    QUARANTINE,
+    SINGLE,
+    TENANT,
+    new_uuid,
+    parse_public_id,
+    public_id,
+)
 from jobs.tables.jobs import jobs
+from jobs.tables.quarantines import tenant_quarantines
 from migrations.schema import SCHEMA
 from results.webhooks.endpoints.endpoints import ENDPOINT
 from results.webhooks.events.message_recording import find_subscriptions, record_messages
@@ -111,6 +123,18 @@ def add_world(site: Site, key: NewKey) -> World:
     )
 
 
+def add_quarantine(engine: sa.Engine, tenant_id: UUID) -> str:
+    """Put a tenant into quarantine on a pool; return its id."""
+    quarantine_id, hour = new_uuid(), sa.text("now() + interval '1 h'")
+    with engine.begin() as connection:
+        connection.execute(
+            tenant_quarantines.insert().values(
+                id=quarantine_id, tenant_id=tenant_id, pool="p", job_id=new_uuid(), ends_at=hour
+            )
+        )
+    return public_id(QUARANTINE, quarantine_id)
+
+
 def own_path(path: str, asker: World) -> str:
     """Return a route's path with ids of the asker, so that the route gets as far as it can."""
     names = {"batch_id": "batch", "endpoint_id": "endpoint", "letter_id": "letter"}
@@ -118,6 +142,7 @@ def own_path(path: str, asker: World) -> str:
     for parameter, name in names.items():
         path = path.replace(f"{{{parameter}}}", asker.ids[name])
     path = path.replace("{tenant_id}", asker.ids["tenant"]).replace("{key_id}", asker.ids["key"])
+    path = path.replace("{quarantine_id}", asker.ids.get("quarantine", ""))
     return path.replace("{name}", "org/small")
 
 
@@ -137,6 +162,7 @@ def never_existed() -> dict[str, str]:
         "operation": ENTRY,
         "tenant": TENANT,
         "key": KEY,
+        "quarantine": QUARANTINE,
     }
     ids = {name: public_id(prefix, new_uuid()) for name, prefix in names.items()}
     return ids | {
