@@ -25,14 +25,16 @@ _FILL: Final = (
     FROM generate_series(0, :tenants - 1) AS n
     """,
     """
-    INSERT INTO jobs (id, tenant_id, state, endpoint, input_file_id, input_key, input_bytes, completion_window,
-        model, model_version, pool, total_count, created_at, expires_at, in_progress_at,
-        paused_at, control_version, void_below)
+    INSERT INTO jobs (id, tenant_id, state, endpoint, input_file_id, input_key, input_bytes,
+        completion_window, model, model_version, pool, total_count, created_at, expires_at,
+        in_progress_at, paused_at, control_version, void_below)
     SELECT md5('job ' || n)::uuid, md5('tenant ' || n % :tenants)::uuid, 'in_progress',
-        '/v1/embeddings', md5('file ' || n % :tenants)::uuid, 'files/' || n % :tenants, 20000, '24h', 'model', '1',
+        '/v1/embeddings', md5('file ' || n % :tenants)::uuid, 'files/' || n % :tenants, 20000,
+        '24h', 'model', '1',
         CASE WHEN n / :tenants % 20 < 13 THEN 'pool-dead' ELSE 'pool-slow' END, :items,
         now() - interval '1 hour' + n * interval '10 ms', now() + interval '1 day', now(),
-        CASE WHEN n / :tenants % 20 = 19 THEN now() END, (n / :tenants % 20 = 19)::int, (n / :tenants % 20 = 19)::int
+        CASE WHEN n / :tenants % 20 = 19 THEN now() END, (n / :tenants % 20 = 19)::int,
+        (n / :tenants % 20 = 19)::int
     FROM generate_series(1, :jobs) AS n
     """,
     """
@@ -58,6 +60,7 @@ def fill_open_jobs(engine: sa.Engine, *, jobs: int, tenants: int) -> None:
     """Insert the jobs with their tenants, cursors, counters and released leases."""
     bound = {"jobs": jobs, "tenants": tenants, "items": ITEMS}
     with engine.begin() as connection:
+        connection.execute(sa.text("SET LOCAL statement_timeout = '300s'"))
         for statement in _FILL:
             connection.execute(sa.text(statement), bound)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
