@@ -73,7 +73,7 @@ _TERMINAL: Final = (
     - _COUNTED.copied + job_cursors.c.copy_count
 )  # fmt: skip
 _ITEM_BYTES: Final = sa.func.coalesce(
-    jobs.c.input_bytes / sa.func.nullif(jobs.c.total_count, 0), 0
+    jobs.c.input_bytes // sa.func.nullif(jobs.c.total_count, 0), 0
 ).label("item_bytes")
 
 
@@ -81,12 +81,18 @@ _HELD: Final = sa.and_(job_leases.c.role == ROLE, job_leases.c.expires_at > sa.f
 _NO_LEASE: Final = sa.false(), sa.false()
 
 
-def leases_query() -> sa.Select[tuple[UUID, bool]]:
-    """Return the query of the leased jobs, and of whether no process has the lease."""
-    return sa.select(job_leases.c.job_id, job_leases.c.holder == NO_HOLDER).where(_HELD)
+def find_leases(connection: sa.Connection) -> dict[UUID, bool]:
+    """Return the leased jobs of all processes, and whether the lease of each is suspended."""
+    return {row.job_id: row.is_suspended for row in connection.execute(leases_query())}
 
 
-def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[Any, ...]]:
+def leases_query() -> sa.Select[Any]:
+    """Return the query of `find_leases`."""
+    is_suspended = (job_leases.c.holder == NO_HOLDER).label("is_suspended")
+    return sa.select(job_leases.c.job_id, is_suspended).where(_HELD)
+
+
+def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[Any]:
     """Return the query of `job_loads`."""
     is_leased = sa.func.coalesce(job_leases.c.holder != NO_HOLDER, sa.false())
     is_suspended = sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false())
@@ -98,7 +104,7 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[Any, ...]]:
     )
 
 
-def unleased_loads_query(*columns: sa.ColumnElement[Any]) -> sa.Select[tuple[Any, ...]]:
+def unleased_loads_query(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return the query of the loads of all batches, open or not, as if no job were leased.
 
     `columns` come before those of the load.
@@ -110,7 +116,7 @@ def _select_loads(
     is_leased: sa.ColumnElement[bool],
     is_suspended: sa.ColumnElement[bool],
     first: Sequence[sa.ColumnElement[Any]] = (),
-) -> sa.Select[tuple[Any, ...]]:
+) -> sa.Select[Any]:
     """Return a query whose columns, after the `first`, are the fields of `JobLoad`."""
     return (
         sa.select(
@@ -144,7 +150,7 @@ def job_loads(connection: sa.Connection) -> list[JobLoad]:
     return [JobLoad._make(row) for row in connection.execute(loads_query())]
 
 
-def requests_query(pools: Collection[str], count_max: int) -> sa.Select[tuple[Any, ...]]:
+def requests_query(pools: Collection[str], count_max: int) -> sa.Select[Any]:
     """Return the query of `request_loads`: it reads only the ids of most requests."""
     age_rank = sa.func.row_number().over(
         partition_by=jobs.c.pool, order_by=(jobs.c.created_at, jobs.c.id)

@@ -8,7 +8,7 @@ and transactions may commit in any order. Only the time to the deadline is that 
 
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,7 +17,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs import metrics
-from jobs.expansion.job_loads import OPEN, leases_query, unleased_loads_query
+from jobs.expansion.job_loads import OPEN, find_leases, unleased_loads_query
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
 from jobs.tables.jobs import job_counters, job_cursors, jobs
@@ -43,7 +43,9 @@ def _changed(table: sa.Table, job_id: sa.Column[Any]) -> sa.Select[Any]:
     """Return the query of the jobs whose row in `table` changed."""
     return sa.select(job_id).where(
         table.c.changed_xid >= sa.bindparam("oldest", type_=sa.BigInteger),
-        sa.text(f"NOT pg_visible_in_snapshot({table.name}.changed_xid::text::xid8, :snapshot)"),
+        sa.text(
+            f"NOT pg_visible_in_snapshot({table.name}.changed_xid::text::xid8, :snapshot)"
+        ).bindparams(sa.bindparam("snapshot", type_=sa.Text)),
     )
 
 
@@ -91,11 +93,18 @@ class OpenLoads:
         found = [load for job_id in ids.union(held) if (load := self.find(job_id))]
         return sorted(found, key=lambda load: load.age)
 
+    def replace(self, job_id: UUID, load: JobLoad | None) -> None:
+        """Replace the load of a job; None: the job is not open."""
+        before = self.by_id.pop(job_id, None)
+        if load is not None:
+            self.by_id[job_id] = load
+        self.outstanding += _outstanding(load) - _outstanding(before)
+        self.sums.replace(self._counted(before), self._counted(load))
+
     def apply(self, connection: sa.Connection) -> bool:
         """Read what changed since the snapshot; return False if the server is another one."""
-        before = self.leases
-        leases = {row[0]: row[1] for row in connection.execute(leases_query())}
-        changed_leases = {job_id for job_id, _ in leases.items() ^ before.items()}
+        leases = find_leases(connection)
+        changed_leases = {job_id for job_id, _ in leases.items() ^ self.leases.items()}
         rows = connection.execute(CHANGES, changes_since(self.snapshot, changed_leases)).all()
         if self.server != rows[0].server:
             return False
@@ -108,19 +117,14 @@ class OpenLoads:
         """Read the rows of all open jobs, into empty loads."""
         self._apply_partitions()
         self._apply_rows(connection.execute(ALL_OPEN).all())
-        self.leases = {row[0]: row[1] for row in connection.execute(leases_query())}
+        self.leases = find_leases(connection)
 
-    def _apply_rows(self, rows: Collection[sa.Row[Any]]) -> None:
+    def _apply_rows(self, rows: Iterable[Sequence[Any]]) -> None:
         for server, snapshot, is_open, job_id, *rest in rows:
             self.server, self.snapshot = server, snapshot
             if job_id is None:
                 return  # the only row: nothing changed
-            before = self.by_id.pop(job_id, None)
-            after = JobLoad._make((job_id, *rest)) if is_open else None
-            if after is not None:
-                self.by_id[job_id] = after
-            self.outstanding += _outstanding(after) - _outstanding(before)
-            self.sums.replace(self._counted(before), self._counted(after))
+            self.replace(job_id, JobLoad._make((job_id, *rest)) if is_open else None)
 
     def _apply_partitions(self) -> None:
         if self._unavailable != self.results.unavailable:

@@ -42,7 +42,8 @@ def expiry_due_query(limit: int) -> sa.Select[tuple[object, ...]]:
     return (
         sa.select(jobs.c.id, jobs.c.created_at)
         .where(
-            jobs.c.state == JobState.IN_PROGRESS.value,
+            # Literals, so that Postgres recognises the partial index.
+            sa.literal_column("jobs.state = 'in_progress'"),
             jobs.c.settled_at.is_(None),
             jobs.c.close_reason.is_(None),
             jobs.c.expires_at <= sa.func.now(),
@@ -149,8 +150,9 @@ def republish_closes(connection: sa.Connection, stall_limit_s: float) -> int:
     A repeated close changes nothing: the results writer only writes rows that are missing.
     """
     closed_since = sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at)
-    is_closed = (
-        jobs.c.state.in_([JobState.IN_PROGRESS.value, JobState.CANCELLING.value]),
+    is_closed: tuple[sa.ColumnElement[bool], ...] = (
+        # Literals, so that Postgres recognises the partial index.
+        sa.literal_column("jobs.state IN ('in_progress', 'cancelling')"),
         jobs.c.settled_at.is_(None),
         jobs.c.close_reason.is_not(None),
         jobs.c.total_count.is_not(None),

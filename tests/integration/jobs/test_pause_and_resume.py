@@ -43,7 +43,9 @@ class Intake(ExpansionProcess):
         self.objects = objects
         emitter = ReEmitter(engine, objects, producer, self.leases)
         self.resume_clock = ManualClock()
-        self.resumes = ResumeSweep(engine, emitter, self.resume_clock, window_items_max=20_000)
+        self.resumes = ResumeSweep(
+            engine, emitter, self.resume_clock, self.cache, window_items_max=20_000
+        )
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
             self.job_id = add_running_job(connection, self.tenant_id, COUNT)
@@ -178,11 +180,12 @@ def test_no_further_item_is_emitted_before_the_void_ones(intake: Intake) -> None
 
 
 def test_a_job_that_was_resumed_after_its_load_was_read_is_known(intake: Intake) -> None:
-    loads = intake.loads()
-    intake.control(pause_job, resume_job)
-    intake.jobs.acquire([intake.job_id], 1)
-    assert intake.jobs.reload_changed(loads) == [intake.job_id]
-    assert intake.jobs.reload_changed(intake.loads()) == []
+    with intake.cache.current() as loads:
+        intake.control(pause_job, resume_job)
+        intake.jobs.acquire([intake.job_id], 1)
+        assert intake.jobs.reload_changed(loads.by_id) == [intake.job_id]
+    with intake.cache.current() as loads:
+        assert intake.jobs.reload_changed(loads.by_id) == []
 
 
 def test_records_below_the_fence_do_not_move_the_cursor(intake: Intake) -> None:
