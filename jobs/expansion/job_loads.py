@@ -72,8 +72,8 @@ _TERMINAL: Final = (
     _COUNTED.succeeded + _COUNTED.failed + _COUNTED.cancelled + _COUNTED.expired
     - _COUNTED.copied + job_cursors.c.copy_count
 )  # fmt: skip
-_ITEM_BYTES: Final = sa.func.coalesce(
-    jobs.c.input_bytes // sa.func.nullif(jobs.c.total_count, 0), 0
+_ITEM_BYTES: Final = sa.cast(
+    sa.func.coalesce(jobs.c.input_bytes // sa.func.nullif(jobs.c.total_count, 0), 0), sa.BigInteger
 ).label("item_bytes")
 
 

@@ -22,6 +22,7 @@ from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 
+_SINCE: Final = "CAST(:snapshot AS pg_snapshot)"
 _LOG: Final = logging.getLogger(__name__)
 
 RECONCILE_INTERVAL_S: Final = 60.0
@@ -41,11 +42,10 @@ def _with_snapshot(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
 
 def _changed(table: sa.Table, job_id: sa.Column[Any]) -> sa.Select[Any]:
     """Return the query of the jobs whose row in `table` changed."""
+    is_seen = f"pg_visible_in_snapshot({table.name}.changed_xid::text::xid8, {_SINCE})"
     return sa.select(job_id).where(
         table.c.changed_xid >= sa.bindparam("oldest", type_=sa.BigInteger),
-        sa.text(
-            f"NOT pg_visible_in_snapshot({table.name}.changed_xid::text::xid8, :snapshot)"
-        ).bindparams(sa.bindparam("snapshot", type_=sa.Text)),
+        sa.text(f"NOT {is_seen}").bindparams(sa.bindparam("snapshot", type_=sa.Text)),
     )
 
 
