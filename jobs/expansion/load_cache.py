@@ -55,7 +55,7 @@ ALL_OPEN: Final = _with_snapshot(OPEN)
 CHANGES: Final = _with_snapshot(
     jobs.c.id.in_(
         sa.union(
-            sa.select(sa.func.unnest(sa.bindparam("job_ids", type_=sa.ARRAY(sa.Uuid)))),
+            sa.select(sa.func.unnest(sa.cast(sa.bindparam("job_ids"), sa.ARRAY(sa.Uuid)))),
             _changed(jobs, jobs.c.id),
             _changed(job_cursors, job_cursors.c.job_id),
             _changed(job_counters, job_counters.c.job_id),
