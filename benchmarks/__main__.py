@@ -27,6 +27,7 @@ NAMES = (
     "online_rate",
     "first_token",
     "online_during_bulk",
+    "open_jobs",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 

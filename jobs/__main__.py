@@ -22,6 +22,7 @@ from jobs.expansion.expander import Expander
 from jobs.expansion.intake_loop import IntakeLoop
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.outbox_relay import OutboxRelay
@@ -73,7 +74,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         producers = _producers(kafka, holder)
         closing.callback(close_producers, producers)
         tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
-        capacities, results = PoolCapacities(clock), ResultPartitions()
+        capacities, loads = PoolCapacities(clock), LoadCache(engine, ResultPartitions())
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         leased_jobs = LeasedJobs(engine, leases, clock)
@@ -81,7 +82,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         validator = Validator(engine, validation, clock)
         intake = IntakeLoop(
             settings=settings,
-            engine=engine,
+            loads=loads,
             leased_jobs=leased_jobs,
             expander=Expander(engine, objects, producers[0], leased_jobs, clock),
             validator=validator,
@@ -89,7 +90,6 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             notifications=job_notifications,
             clock=clock,
             stop=stop,
-            results=results,
         )
         relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
@@ -103,7 +103,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             holder=holder,
             leases=leases,
             capacities=capacities,
-            results=results,
+            loads=loads,
             admin=admin,
             clock=clock,
             stop=stop,

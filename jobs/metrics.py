@@ -20,6 +20,10 @@ OUTSTANDING_ITEMS: Final = Gauge(
     "millrace_intake_outstanding_items",
     "Items on their way, over all open jobs; the same in every replica.",
 )
+LOAD_MISMATCHES: Final = Counter(
+    "millrace_intake_load_mismatches_total",
+    "Reconciliations that found other loads in memory than in the rows of jobs.",
+)
 JOBS_HELD: Final = Gauge("millrace_intake_jobs_held", "Jobs whose lease this process holds.")
 TENANT_QUARANTINES: Final = Gauge(
     "millrace_tenant_quarantines",

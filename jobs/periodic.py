@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from core.body_limit_settings import BodyLimits
 from core.clock import Clock
 from jobs import metrics
+from jobs.expansion.load_cache import RECONCILE_INTERVAL_S, LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.expansion.result_partitions import CHECK_INTERVAL_S, ResultPartitions
+from jobs.expansion.result_partitions import CHECK_INTERVAL_S
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.expiry import republish_copies, sweep_expired_jobs
@@ -50,7 +51,7 @@ class PeriodicDeps:
     holder: str  # names this process in its leases
     leases: ActiveLeases  # of the expansion
     capacities: PoolCapacities
-    results: ResultPartitions
+    loads: LoadCache
     admin: TopicAdmin
     clock: Clock
     stop: threading.Event
@@ -63,13 +64,15 @@ def start_periodic_tasks(
     settings, engine, clock = deps.settings, deps.engine, deps.clock
     stall_producer, retry_producer, resume_producer = producers
     emitter = ReEmitter(engine, deps.objects, stall_producer, deps.leases)
-    stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s), deps.results)
+    stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s), deps.loads)
 
     def recover_stalls() -> None:
         stalls.run_once(deps.capacities, clock)
         republish_copies(engine, stall_limit_s=settings.stall_limit_s)
 
-    threads.start_periodic(CHECK_INTERVAL_S, "results", partial(deps.results.update, deps.admin))
+    results = deps.loads.results
+    threads.start_periodic(CHECK_INTERVAL_S, "results", partial(results.update, deps.admin))
+    threads.start_periodic(RECONCILE_INTERVAL_S, "reconciliation", deps.loads.reconcile)
     stall_interval_s = settings.stall_limit_s / _STALL_CHECKS_PER_LIMIT
     threads.start_periodic(stall_interval_s, "repairs", recover_stalls)
     rules = RetryBudgetRules(
@@ -79,7 +82,9 @@ def start_periodic_tasks(
     emit_retries = partial(retries.run_once, deps.capacities)
     threads.start_periodic(settings.retry_interval_s, "retries", emit_retries)
     emitter = ReEmitter(engine, deps.objects, resume_producer, deps.leases)
-    resumes = ResumeSweep(engine, emitter, clock, window_items_max=settings.read_ahead_items)
+    resumes = ResumeSweep(
+        engine, emitter, clock, deps.loads, window_items_max=settings.read_ahead_items
+    )
     threads.start_periodic(_RESUME_INTERVAL_S, "resumes", resumes.run_once)
     sweep = partial(sweep_expired_jobs, engine, stall_limit_s=settings.stall_limit_s)
     threads.start_periodic(settings.expiry_interval_s, "expiry", sweep)

@@ -1,25 +1,24 @@
-"""The loop of the intake role: claim jobs, read the load of every open job, emit within windows."""
+"""The loop of the intake role: claim jobs, read which loads changed, emit within windows."""
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-
-import sqlalchemy as sa
+from uuid import UUID
 
 from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
-from jobs.expansion.job_loads import job_loads
 from jobs.expansion.leased_jobs import LeasedJobs
+from jobs.expansion.load_cache import LoadCache, OpenLoads
+from jobs.expansion.load_sums import TenantPool
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.expansion.result_partitions import ResultPartitions
 from jobs.expansion.windows import (
-    JobLoad,
-    TenantPool,
+    PoolCapacity,
     WindowLimits,
     allowances,
     pool_budgets,
+    remaining_of,
     select_jobs,
     tenant_windows,
 )
@@ -35,13 +34,13 @@ _WAKEUP_DELAY_S_MAX: Final = 0.25  # added delay of a job's start after a useles
 
 @dataclass(slots=True, kw_only=True)
 class IntakeLoop:
-    """Rounds of intake. All state is in database rows, so a restart continues from them.
+    """Rounds of intake. All state is in rows of Postgres, so a restart continues from them.
 
     Run `run_once` and `wait_for_work` alternately in one thread.
     """
 
     settings: IntakeSettings
-    engine: sa.Engine
+    loads: LoadCache
     leased_jobs: LeasedJobs
     expander: Expander
     validator: Validator
@@ -49,7 +48,6 @@ class IntakeLoop:
     notifications: NotificationListener
     clock: Clock
     stop: threading.Event
-    results: ResultPartitions
     _claim_at_s: float = 0.0
     _idle_round_s: float = 0.0
     _wakeup_delay_s: float = _ROUND_PAUSE_S
@@ -59,31 +57,9 @@ class IntakeLoop:
     def run_once(self) -> None:
         """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_UNAVAILABLE`."""
         started_s = self.clock.monotonic_s()
-        with self.engine.begin() as connection:
-            loads = job_loads(connection)
-        metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
-        loads = self.results.available(loads)
-        limits = WindowLimits(
-            window_s=self.settings.window_s,
-            window_items_max=self.settings.window_items_max,
-            read_ahead_items=self.settings.read_ahead_items,
-            read_ahead_bytes=self.settings.read_ahead_bytes,
-        )
-        pools = self.capacities.pools()
-        budgets = pool_budgets(loads, pools, limits, self.capacities.batcher_count())
-        started_count = 0
-        if started_s >= self._claim_at_s:
-            self._claim_at_s = started_s + _CLAIM_INTERVAL_S
-            started_count = self.validator.claim()
-            leased_ids = self.leased_jobs.ids
-            loads = self._claim_jobs(loads, budgets, pools)
-            started_count += len(self.leased_jobs.ids - leased_ids)
-        changed_since = self.leased_jobs.reload_changed(loads)
-        self.leased_jobs.release_finished({load.job_id for load in loads})
-        allowed = allowances(loads, self._windows(loads, budgets))
-        # They may have been resumed since `loads` was read: then their void items come first.
-        for job_id in changed_since:
-            allowed.pop(job_id, None)
+        with self.loads.current() as loads:
+            metrics.OUTSTANDING_ITEMS.set(loads.outstanding)
+            allowed, started_count = self._plan(loads, started_s)
         emitted = self.expander.run_once(allowed)
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round without emission only reads loads: its duration sets how often to run it.
@@ -91,25 +67,64 @@ class IntakeLoop:
         was_useless = self._was_notified and not started_count
         self._wakeup_delay_s = wakeup_delay_s(self._idle_round_s) if was_useless else _ROUND_PAUSE_S
 
-    def _claim_jobs(
-        self, loads: list[JobLoad], budgets: Mapping[str, int], available: Collection[str]
-    ) -> list[JobLoad]:
-        """Select and lease jobs to expand; return `loads` with the claimed ones marked as held."""
-        leased_jobs, count_max = self.leased_jobs, self.settings.jobs_held_max
-        before = leased_jobs.ids
-        windows = self._windows([load._replace(is_leased=True) for load in loads], budgets)
-        ranked = select_jobs(
-            loads, windows, available=available, leased_ids=before, count_max=count_max
-        )
-        leased_jobs.acquire(ranked, count_max)
-        claimed = leased_jobs.ids - before
-        if not claimed:
-            return loads
-        return [load._replace(is_leased=load.is_leased or load.job_id in claimed) for load in loads]
+    def _plan(self, loads: OpenLoads, now_s: float) -> tuple[dict[UUID, int], int]:
+        """Claim jobs if it is time.
 
-    def _windows(self, loads: list[JobLoad], budgets: Mapping[str, int]) -> dict[TenantPool, int]:
-        turn = int(self.clock.wall_s() / self.settings.window_s)
-        return tenant_windows(loads, budgets, items_max=self.settings.read_ahead_items, turn=turn)
+        Returns how many items each leased job may emit now, and how many jobs were claimed.
+        """
+        limits = WindowLimits(
+            window_s=self.settings.window_s,
+            window_items_max=self.settings.window_items_max,
+            read_ahead_items=self.settings.read_ahead_items,
+            read_ahead_bytes=self.settings.read_ahead_bytes,
+        )
+        pools, batcher_count = self.capacities.pools(), self.capacities.batcher_count()
+        budgets = pool_budgets(loads.sums.by_pool, pools, limits, batcher_count)
+        started_count = 0
+        if now_s >= self._claim_at_s:
+            self._claim_at_s = now_s + _CLAIM_INTERVAL_S
+            started_count = self.validator.claim() + self._claim_jobs(loads, budgets, pools)
+        held = {job_id: load for job_id in self.leased_jobs.ids if (load := loads.find(job_id))}
+        changed_since = self.leased_jobs.reload_changed(held)
+        self.leased_jobs.release_finished(held)
+        leased = loads.leased(held)
+        windows = self._windows(loads, remaining_of(leased), budgets)
+        allowed = allowances(leased, loads.sums.by_tenant_pool, windows)
+        # They may have been resumed since `loads` was read: then their void items come first.
+        for job_id in changed_since:
+            allowed.pop(job_id, None)
+        return allowed, started_count
+
+    def _claim_jobs(
+        self,
+        loads: OpenLoads,
+        budgets: Mapping[str, int],
+        available: Mapping[str, PoolCapacity],
+    ) -> int:
+        """Select and lease jobs to expand; return how many were claimed."""
+        before, count_max = self.leased_jobs.ids, self.settings.jobs_held_max
+        by_tenant_pool = loads.sums.by_tenant_pool
+        remaining = {key: load.remaining for key, load in by_tenant_pool.items()}
+        ranked = select_jobs(
+            by_tenant_pool,
+            self._windows(loads, remaining, budgets),
+            available=available,
+            unclaimable=loads.leases.keys() - before,
+            count_max=count_max,
+        )
+        self.leased_jobs.acquire(ranked, count_max)
+        return len(self.leased_jobs.ids - before)
+
+    def _windows(
+        self, loads: OpenLoads, remaining: Mapping[TenantPool, int], budgets: Mapping[str, int]
+    ) -> dict[TenantPool, int]:
+        return tenant_windows(
+            loads.sums.by_tenant_pool,
+            remaining,
+            budgets,
+            items_max=self.settings.read_ahead_items,
+            turn=int(self.clock.wall_s() / self.settings.window_s),
+        )
 
     def wait_for_work(self) -> None:
         """Wait until another round may have work."""

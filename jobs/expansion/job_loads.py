@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from core.object_names import job_key_name
 from core.states import JobKind, JobState
 from jobs.expansion.cursors import ExpansionCursor
-from jobs.expansion.windows import JobLoad
+from jobs.expansion.load_sums import JobLoad
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
@@ -74,15 +74,55 @@ _TERMINAL: Final = (
     _COUNTED.succeeded + _COUNTED.failed + _COUNTED.cancelled + _COUNTED.expired
     - _COUNTED.copied + job_cursors.c.copy_count
 )  # fmt: skip
-_ITEM_BYTES: Final = sa.func.coalesce(
-    jobs.c.input_bytes / sa.func.nullif(jobs.c.total_count, 0), 0
+_ITEM_BYTES: Final = sa.cast(
+    sa.func.coalesce(jobs.c.input_bytes // sa.func.nullif(jobs.c.total_count, 0), 0), sa.BigInteger
 ).label("item_bytes")
 
 
-def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
+_HELD: Final = sa.and_(job_leases.c.role == ROLE, job_leases.c.expires_at > sa.func.now())
+_NO_LEASE: Final = sa.false(), sa.false()
+
+
+def find_leases(connection: sa.Connection) -> dict[UUID, bool]:
+    """Return the leased jobs of all processes, and whether the lease of each is suspended."""
+    return {row.job_id: row.is_suspended for row in connection.execute(leases_query())}
+
+
+def leases_query() -> sa.Select[Any]:
+    """Return the query of `find_leases`."""
+    is_suspended = (job_leases.c.holder == NO_HOLDER).label("is_suspended")
+    return sa.select(job_leases.c.job_id, is_suspended).where(_HELD)
+
+
+def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[Any]:
     """Return the query of `job_loads`."""
+    is_leased = sa.func.coalesce(job_leases.c.holder != NO_HOLDER, sa.false())
+    is_suspended = sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false())
+    return (
+        _select_loads(is_leased, is_suspended)
+        .outerjoin(job_leases, sa.and_(job_leases.c.job_id == jobs.c.id, _HELD))
+        .where(OPEN, jobs.c.kind == kind.value)
+        .order_by(jobs.c.created_at, jobs.c.id)
+    )
+
+
+def unleased_loads_query(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return the query of the loads of all batches, open or not, as if no job were leased.
+
+    `columns` come before those of the load.
+    """
+    return _select_loads(*_NO_LEASE, first=columns).where(jobs.c.kind == JobKind.BATCH.value)
+
+
+def _select_loads(
+    is_leased: sa.ColumnElement[bool],
+    is_suspended: sa.ColumnElement[bool],
+    first: Sequence[sa.ColumnElement[Any]] = (),
+) -> sa.Select[Any]:
+    """Return a query whose columns, after the `first`, are the fields of `JobLoad`."""
     return (
         sa.select(
+            *first,
             jobs.c.id,
             jobs.c.tenant_id,
             jobs.c.model,
@@ -90,35 +130,29 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             jobs.c.total_count,
             job_cursors.c.item_index,
             _TERMINAL.label("terminal"),
-            sa.func.coalesce(job_leases.c.holder != NO_HOLDER, sa.false()).label("is_held"),
+            is_leased.label("is_leased"),
             jobs.c.priority,
             _LEFT_S,
             jobs.c.control_version,
-            sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false()).label("is_suspended"),
+            is_suspended.label("is_suspended"),
             _ITEM_BYTES,
             HAS_VOID_ITEMS.label("has_void_items"),
+            sa.cast(sa.extract("epoch", jobs.c.created_at), sa.Double).label("created_s"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)
-        .outerjoin(
-            job_leases,
-            sa.and_(
-                job_leases.c.job_id == jobs.c.id,
-                job_leases.c.role == ROLE,
-                job_leases.c.expires_at > sa.func.now(),
-            ),
-        )
-        .where(OPEN, jobs.c.kind == kind.value)
-        .order_by(jobs.c.created_at, jobs.c.id)
     )
 
 
 def job_loads(connection: sa.Connection) -> list[JobLoad]:
-    """Return the load of every open batch, oldest first. Single requests have no window."""
+    """Return the load of every open batch, oldest first. Single requests have no window.
+
+    It reads every open job: `LoadCache` reads what changed.
+    """
     return [JobLoad._make(row) for row in connection.execute(loads_query())]
 
 
-def requests_query(pools: Collection[str], count_max: int) -> sa.Select[tuple[object, ...]]:
+def requests_query(pools: Collection[str], count_max: int) -> sa.Select[Any]:
     """Return the query of `request_loads`: it reads only the ids of most requests."""
     age_rank = sa.func.row_number().over(
         partition_by=jobs.c.pool, order_by=(jobs.c.created_at, jobs.c.id)

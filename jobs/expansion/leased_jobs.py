@@ -1,6 +1,6 @@
 """The jobs that this process expands: their leases, cursors and open readers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -11,7 +11,7 @@ from core.clock import Clock
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.emission import ItemReader
 from jobs.expansion.job_loads import EXPANSION_DUE, OpenJob, open_jobs
-from jobs.expansion.windows import JobLoad
+from jobs.expansion.load_sums import JobLoad
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
@@ -64,17 +64,17 @@ class LeasedJobs:
             self._remove(leased)
         self.leases.release(*(leased.lease for leased in surplus))
 
-    def reload_changed(self, loads: Sequence[JobLoad]) -> list[UUID]:
+    def reload_changed(self, loads: Mapping[UUID, JobLoad]) -> list[UUID]:
         """Reload the leased jobs whose control version is not that of their load.
 
         Returns those that changed after `loads` was read: their loads do not apply to them. Raises
         one of `DATABASE_UNAVAILABLE`.
         """
-        versions = {load.job_id: load.version for load in loads}
+        versions = {job_id: loads[job_id].version for job_id in self.by_id if job_id in loads}
         changed = [
             job_id
-            for job_id, leased in self.by_id.items()
-            if versions.get(job_id, leased.job.ref.version) != leased.job.ref.version
+            for job_id, version in versions.items()
+            if self.by_id[job_id].job.ref.version != version
         ]
         if not changed:
             return []

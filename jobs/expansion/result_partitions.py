@@ -7,8 +7,9 @@ after the stall limit all of them would be emitted and executed again.
 import logging
 from collections.abc import Sequence
 from typing import Final
+from uuid import UUID
 
-from jobs.expansion.windows import JobLoad
+from jobs.expansion.load_sums import JobLoad
 from topics.clients.admin import TopicAdmin
 from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import RESULTS
@@ -27,6 +28,11 @@ class ResultPartitions:
         """All partitions are available."""
         self._unavailable: frozenset[int] = frozenset()
 
+    @property
+    def unavailable(self) -> frozenset[int]:
+        """The unavailable partitions."""
+        return self._unavailable
+
     def update(self, admin: TopicAdmin) -> None:
         """Ask the broker; while it does not answer, the state stays as it was."""
         try:
@@ -44,5 +50,9 @@ class ResultPartitions:
         unavailable = self._unavailable
         if not unavailable:
             return list(loads)
-        count = RESULTS.partition_count
-        return [load for load in loads if job_partition(load.job_id, count) not in unavailable]
+        return [load for load in loads if results_partition(load.job_id) not in unavailable]
+
+
+def results_partition(job_id: UUID) -> int:
+    """Return the partition of `results` that gets the outcomes of a job."""
+    return job_partition(job_id, RESULTS.partition_count)

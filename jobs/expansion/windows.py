@@ -1,83 +1,26 @@
 """Windows: which jobs a process leases, and how many items each may emit now. Pure.
 
-Outstanding items were emitted and have no row yet. The count is computed from rows each time and
-never kept in memory, so no crash, re-emission or second replica can make it drift.
+Outstanding items were emitted and have no row yet. `LoadCache` keeps their sums equal to the rows
+of Postgres, so no crash, re-emission or second replica can make them drift.
 """
 
 import heapq
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
-from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
-from core.urgency import PRIORITY_DEFAULT, rank
+from core.limits import CHUNK_ITEMS_MAX
+from jobs.expansion.load_sums import Age, JobLoad, PoolLoad, TenantPool, TenantPoolLoad
 
 _GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
 _PROBE_SHARE_MAX: Final = 0.05  # of the read-ahead, for all pools without capacity
 
-
-TenantPool: TypeAlias = tuple[UUID, str]
-"""A tenant and a pool; the tenant's jobs on the pool share one window."""
-
 _Key = TypeVar("_Key")
-
-
-class JobLoad(NamedTuple):
-    """The load of a job that is not closed. A tuple, since every round creates one for each job."""
-
-    job_id: UUID
-    tenant_id: UUID
-    model: str
-    pool: str
-    total: int
-    emitted: int  # items below the cursor
-    terminal: int  # of those, items that are no longer outstanding
-    is_leased: bool  # a process expands it
-    priority: int = PRIORITY_DEFAULT
-    left_s: float = 0.0  # to its deadline, by the database's clock
-    version: int = 0  # of its control state
-    is_suspended: bool = False  # no process expands it, and none may claim it yet
-    item_bytes: int = 0  # mean size of the lines of its first file
-    has_void_items: bool = False  # it was resumed, and `ResumeSweep` has not re-emitted them yet
-
-    @property
-    def tenant_pool(self) -> TenantPool:
-        """The key of its window."""
-        return self.tenant_id, self.pool
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it has items that are outstanding or not emitted yet."""
-        return bool(self.outstanding or self.remaining)
-
-    @property
-    def logged_item_bytes(self) -> int:
-        """Mean bytes of an item on the log: items above a chunk travel by reference."""
-        return 0 if self.item_bytes > CHUNK_BYTES_MAX else self.item_bytes
-
-    @property
-    def rank(self) -> int:
-        """Its rank among the jobs of its tenant: the lowest goes first, equal ranks share."""
-        return rank(self.priority, self.left_s)
-
-    @property
-    def outstanding(self) -> int:
-        """Emitted items without a row. Never negative: a row proves that its item was emitted."""
-        return max(0, self.emitted - self.terminal)
-
-    @property
-    def remaining(self) -> int:
-        """Items in the input file that may be emitted.
-
-        Zero while the job has void items: an item that is emitted above the cursor before those
-        below it are re-emitted would count as missing, and run twice.
-        """
-        return 0 if self.has_void_items else max(0, self.total - self.emitted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +42,7 @@ class WindowLimits:
 
 
 def pool_budgets(
-    loads: Sequence[JobLoad],
+    pools: Mapping[str, PoolLoad],
     capacity: Mapping[str, PoolCapacity],
     limits: WindowLimits,
     batcher_count: int,
@@ -114,19 +57,19 @@ def pool_budgets(
     their capacity occupy it, so the total shrinks when they exceed one half. Pools of large items
     share the bytes of the read-ahead in the same way.
     """
-    pools = {load.pool for load in loads if load.is_active}
-    stranded = [load for load in loads if load.pool not in capacity]
+    stranded = [load for pool, load in pools.items() if pool not in capacity]
     stranded_items = sum(load.outstanding for load in stranded)
-    stranded_bytes = sum(load.outstanding * load.logged_item_bytes for load in stranded)
+    stranded_bytes = sum(load.outstanding_bytes for load in stranded)
     total = _free_read_ahead(limits.read_ahead_items * max(1, batcher_count), stranded_items)
     total_bytes = _free_read_ahead(limits.read_ahead_bytes * max(1, batcher_count), stranded_bytes)
-    probes = dict.fromkeys(sorted(pools - capacity.keys()), CHUNK_ITEMS_MAX)
+    probes = dict.fromkeys(sorted(pools.keys() - capacity.keys()), CHUNK_ITEMS_MAX)
     throughput = {
-        pool: _throughput_items(capacity[pool], limits) for pool in sorted(pools & capacity.keys())
+        pool: _throughput_items(capacity[pool], limits)
+        for pool in sorted(pools.keys() & capacity.keys())
     }
     probe_items = min(sum(probes.values()), int(total * _PROBE_SHARE_MAX))
     items = fair_shares(throughput, total - probe_items)
-    return fair_shares(probes, probe_items) | _within_bytes(items, loads, total_bytes)
+    return fair_shares(probes, probe_items) | _within_bytes(items, pools, total_bytes)
 
 
 def _free_read_ahead(read_ahead: int, stranded: int) -> int:
@@ -135,16 +78,12 @@ def _free_read_ahead(read_ahead: int, stranded: int) -> int:
 
 
 def _within_bytes(
-    budgets: Mapping[str, int], loads: Sequence[JobLoad], total_bytes: int
+    budgets: Mapping[str, int], pools: Mapping[str, PoolLoad], total_bytes: int
 ) -> dict[str, int]:
     """Reduce the budgets, in items, until their bytes fit into `total_bytes`; one item at least."""
-    items: Counter[str] = Counter()
-    byte_count: Counter[str] = Counter()
-    for load in loads:
-        count = load.outstanding + load.remaining
-        items[load.pool] += count
-        byte_count[load.pool] += count * load.logged_item_bytes
-    means = {pool: max(1, byte_count[pool] // items[pool]) for pool in budgets}
+    means = {
+        pool: max(1, pools[pool].unfinished_bytes // pools[pool].unfinished) for pool in budgets
+    }
     shares = fair_shares({pool: budgets[pool] * means[pool] for pool in budgets}, total_bytes)
     return {pool: max(1, share // means[pool]) for pool, share in shares.items()}
 
@@ -155,12 +94,18 @@ def _throughput_items(capacity: PoolCapacity, limits: WindowLimits) -> int:
 
 
 def tenant_windows(
-    loads: Sequence[JobLoad], budgets: Mapping[str, int], *, items_max: int, turn: int
+    loads: Mapping[TenantPool, TenantPoolLoad],
+    remaining: Mapping[TenantPool, int],
+    budgets: Mapping[str, int],
+    *,
+    items_max: int,
+    turn: int,
 ) -> dict[TenantPool, int]:
     """Return how many items each tenant may have outstanding on each pool.
 
-    The tenants of a pool with outstanding items or a leased job to expand share its budget by
-    max-min fairness, `items_max` each at most. If earlier tenants still have
+    `remaining` counts the items that can be emitted: those of leased jobs. The tenants of a pool
+    with outstanding or remaining items share its budget by max-min fairness, `items_max` each at
+    most. If earlier tenants still have
     more than their share outstanding, a tenant with less gets its share of what is free, and half
     of an equal share at once: it does not wait until the items of others have run. So the budget is
     exceeded by half of it at most.
@@ -169,23 +114,19 @@ def tenant_windows(
     order that changes with `turn` decides which come next: neither many jobs nor one large job
     bring a tenant more turns.
     """
-    outstanding: Counter[TenantPool] = Counter()
-    remaining: Counter[TenantPool] = Counter()
-    for load in loads:
-        outstanding[load.tenant_pool] += load.outstanding
-        remaining[load.tenant_pool] += load.remaining if load.is_leased else 0
     tenants: defaultdict[str, list[TenantPool]] = defaultdict(list)
-    for key in outstanding:
-        if outstanding[key] or remaining[key]:
+    for key, load in loads.items():
+        if load.outstanding or remaining.get(key):
             tenants[key[1]].append(key)
     windows: dict[TenantPool, int] = {}
     for pool, keys in tenants.items():
+        outstanding = {key: loads[key].outstanding for key in keys}
         if budgets[pool] < len(keys):
             keys.sort(key=lambda key: (not outstanding[key], _turn_order(key[0], turn)))
-        needs = {key: min(items_max, outstanding[key] + remaining[key]) for key in keys}
+        needs = {key: min(items_max, outstanding[key] + remaining.get(key, 0)) for key in keys}
         shares = fair_shares(needs, budgets[pool])
         missing = {key: max(0, share - outstanding[key]) for key, share in shares.items()}
-        free = max(0, budgets[pool] - sum(outstanding[key] for key in keys))
+        free = max(0, budgets[pool] - sum(outstanding.values()))
         grants = fair_shares(missing, free)
         at_once = budgets[pool] // (2 * len(keys))
         for key, share in shares.items():
@@ -220,40 +161,56 @@ def fair_shares(demands: Mapping[_Key, int], total: int) -> dict[_Key, int]:
     return shares
 
 
-def allowances(loads: Sequence[JobLoad], windows: Mapping[TenantPool, int]) -> dict[UUID, int]:
+def remaining_of(leased: Iterable[JobLoad]) -> Counter[TenantPool]:
+    """Return how many items the leased jobs of each tenant and pool can still emit."""
+    remaining: Counter[TenantPool] = Counter()
+    for load in leased:
+        remaining[load.tenant_pool] += load.remaining
+    return remaining
+
+
+def allowances(
+    leased: Sequence[JobLoad],
+    loads: Mapping[TenantPool, TenantPoolLoad],
+    windows: Mapping[TenantPool, int],
+) -> dict[UUID, int]:
     """Return how many items each job may emit now; jobs that may emit none are absent.
 
-    `loads` holds all jobs that are not closed or settled, oldest first: every replica computes
-    the same shares, whichever jobs it holds. A job without a holder gets none, so that its share
-    goes to jobs that can use it.
+    `leased` holds all leased jobs, of every process and oldest first: every process computes the
+    same shares, whichever jobs it holds. A job without a holder gets none, so that its share goes
+    to jobs that can use it.
     """
     groups: defaultdict[TenantPool, list[JobLoad]] = defaultdict(list)
-    for load in loads:
-        groups[load.tenant_pool].append(load)
+    for load in leased:
+        if load.remaining:
+            groups[load.tenant_pool].append(load)
     allowed: dict[UUID, int] = {}
     for key, group in groups.items():
         if window := windows.get(key, 0):
-            allowed |= share_window(group, window)
+            allowed |= share_window(group, loads[key], window)
     return allowed
 
 
-def share_window(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
-    """Share the free part of `window` among the held jobs of one tenant and pool, oldest first.
+def share_window(jobs: Sequence[JobLoad], load: TenantPoolLoad, window: int) -> dict[UUID, int]:
+    """Share the free part of `window` among the leased `jobs` of one tenant and pool, oldest first.
 
-    The lowest rank gets all it can use. Among equal ranks the job with the fewest outstanding items
+    `load` sums up all jobs of the tenant on the pool. The lowest rank gets all it can use. Among
+    equal ranks the job with the fewest outstanding items
     is served next, a chunk at a time, so jobs level out. The total never exceeds the window by more
     than one grain: the lowest rank need not wait until items of other ranks have run. Less than a
     grain is left for later, because tiny chunks cost as much as full ones.
     """
     grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
-    budget = window - sum(job.outstanding for job in jobs)
+    budget = window - load.outstanding
     rank_max = math.inf
-    if budget < grain and (first := _first_grain(jobs, grain)) > budget:
-        budget, rank_max = first, _lowest_rank(jobs)
+    if budget < grain:
+        lowest = min((job.rank for job in jobs if job.remaining), default=0)
+        if (first := _first_grain(jobs, load, grain, lowest)) > budget:
+            budget, rank_max = first, lowest
     queue = [
         (job.rank, job.outstanding, position, job.remaining)
         for position, job in enumerate(jobs)
-        if job.is_leased and job.rank <= rank_max
+        if job.rank <= rank_max
     ]
     heapq.heapify(queue)
     allowed: defaultdict[UUID, int] = defaultdict(int)
@@ -268,54 +225,48 @@ def share_window(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     return dict(allowed)
 
 
-def _first_grain(jobs: Sequence[JobLoad], grain: int) -> int:
+def _first_grain(jobs: Sequence[JobLoad], load: TenantPoolLoad, grain: int, lowest: int) -> int:
     """Return how many items the lowest emitting rank lacks to have a grain outstanding.
 
     Other ranks may fill the window, and exceed it if the pool became slower in the meantime.
     """
-    lowest = _lowest_rank(jobs)
-    if sum(job.outstanding for job in jobs if job.rank <= lowest) >= grain:
+    if sum(n for rank, n in load.outstanding_by_rank.items() if rank <= lowest) >= grain:
         return 0
-    return min(grain, sum(job.remaining for job in jobs if job.is_leased and job.rank == lowest))
-
-
-def _lowest_rank(jobs: Sequence[JobLoad]) -> int:
-    """Return the lowest rank of the jobs that can emit."""
-    return min((job.rank for job in jobs if job.is_leased and job.remaining), default=0)
+    return min(grain, sum(job.remaining for job in jobs if job.rank == lowest))
 
 
 def select_jobs(
-    loads: Sequence[JobLoad],
+    loads: Mapping[TenantPool, TenantPoolLoad],
     windows: Mapping[TenantPool, int],
     *,
     available: Collection[str],
-    leased_ids: Collection[UUID],
+    unclaimable: Collection[UUID],
     count_max: int,
 ) -> list[UUID]:
-    """Return the jobs to lease, best first: from `leased_ids` and the claimable jobs.
+    """Return the jobs to lease, best first: those with items to emit that are not `unclaimable`.
 
-    `loads` holds all open jobs, oldest first. Jobs of pools that are not `available` come last, and
+    Another process expands an unclaimable job, or its lease is suspended. Jobs of pools that are
+    not `available` come last, and
     before them the jobs of tenants whose window is empty: they could emit nothing. A job is then
     ranked by its number among the jobs of its tenant and pool that have items to emit, ordered by
     rank and then by age. Among equal numbers, jobs whose window is less than half full come first:
     a window is a few seconds of work, so slots move between jobs every few seconds.
     """
-    outstanding: Counter[TenantPool] = Counter()
-    for load in loads:
-        outstanding[load.tenant_pool] += load.outstanding
-    numbers: Counter[TenantPool] = Counter()
-    candidates: list[tuple[bool, bool, int, bool, int, UUID]] = []
-    for age, load in sorted(enumerate(loads), key=lambda aged: aged[1].rank):
-        if not load.remaining:
-            continue
-        key = load.tenant_pool
-        numbers[key] += 1
-        if load.job_id in leased_ids or not (load.is_leased or load.is_suspended):
+    tiers: defaultdict[tuple[bool, bool], list[tuple[bool, Iterator[Age]]]] = defaultdict(list)
+    for key, load in loads.items():
+        if load.remaining:
             window = windows.get(key, 0)
-            is_half_full = 2 * outstanding[key] >= window
-            order = load.pool not in available, not window, numbers[key], is_half_full, age
-            candidates.append((*order, load.job_id))
-    return [job_id for *_, job_id in sorted(candidates)[:count_max]]
+            is_half_full = 2 * load.outstanding >= window
+            tiers[key[1] not in available, not window].append((is_half_full, load.in_order()))
+    selected: list[UUID] = []
+    for tier in sorted(tiers):
+        queues = tiers[tier]
+        while queues and len(selected) < count_max:
+            heads = [(half, age, queue) for half, queue in queues if (age := next(queue, None))]
+            ranked = sorted((half, age) for half, age, _ in heads if age[1] not in unclaimable)
+            selected += [job_id for _, (_, job_id) in ranked]
+            queues = [(half, queue) for half, _, queue in heads]
+    return selected[:count_max]
 
 
 def rotate(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:

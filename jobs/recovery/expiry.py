@@ -6,7 +6,7 @@ The database's clock decides. A job whose record was lost would otherwise stay o
 """
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -42,7 +42,8 @@ def expiry_due_query(limit: int) -> sa.Select[tuple[object, ...]]:
     return (
         sa.select(jobs.c.id, jobs.c.created_at)
         .where(
-            jobs.c.state == JobState.IN_PROGRESS.value,
+            # Literals, so that Postgres recognises the partial index.
+            sa.literal_column("jobs.state = 'in_progress'"),
             jobs.c.settled_at.is_(None),
             jobs.c.close_reason.is_(None),
             jobs.c.expires_at <= sa.func.now(),
@@ -115,15 +116,7 @@ def end_without_verdict(connection: sa.Connection, grace_s: float) -> int:
 
     None of their items counts. A verdict that comes later finds an ended job and changes nothing.
     """
-    closed_at = sa.case(
-        (jobs.c.state == JobState.CANCELLING.value, jobs.c.cancelling_at), else_=jobs.c.expires_at
-    )
-    due = connection.execute(
-        sa.select(jobs.c.id, jobs.c.tenant_id, jobs.c.state, sa.func.now().label("now"))
-        .where(VALIDATION_DUE, closed_at <= sa.func.now() - timedelta(seconds=grace_s))
-        .limit(_SWEEP_MAX)
-        .with_for_update(skip_locked=True)
-    ).all()
+    due = connection.execute(unvalidated_query(grace_s)).all()
     for job in due:
         state, values = _end_values(is_cancelling=job.state == JobState.CANCELLING.value)
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(values))
@@ -132,6 +125,19 @@ def end_without_verdict(connection: sa.Connection, grace_s: float) -> int:
         drop_unvalidated_files(connection, [job.id for job in due])
         connection.execute(NOTIFY_OUTBOX)
     return len(due)
+
+
+def unvalidated_query(grace_s: float) -> sa.Select[tuple[Any, ...]]:
+    """Return the query that locks jobs that were closed `grace_s` ago and have no verdict."""
+    closed_at = sa.case(
+        (jobs.c.state == JobState.CANCELLING.value, jobs.c.cancelling_at), else_=jobs.c.expires_at
+    )
+    return (
+        sa.select(jobs.c.id, jobs.c.tenant_id, jobs.c.state, sa.func.now().label("now"))
+        .where(VALIDATION_DUE, closed_at <= sa.func.now() - timedelta(seconds=grace_s))
+        .limit(_SWEEP_MAX)
+        .with_for_update(skip_locked=True)
+    )
 
 
 def _end_values(*, is_cancelling: bool) -> tuple[JobState, dict[str, object]]:
@@ -148,21 +154,27 @@ def republish_closes(connection: sa.Connection, stall_limit_s: float) -> int:
 
     A repeated close changes nothing: the results writer only writes rows that are missing.
     """
-    closed_since = sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at)
-    is_closed = (
-        jobs.c.state.in_([JobState.IN_PROGRESS.value, JobState.CANCELLING.value]),
-        jobs.c.settled_at.is_(None),
-        jobs.c.close_reason.is_not(None),
-        jobs.c.total_count.is_not(None),
-        closed_since < sa.func.now() - timedelta(seconds=stall_limit_s),
-    )
-    found = connection.execute(_stalled_query(stall_limit_s, *is_closed)).all()
+    found = connection.execute(closes_query(stall_limit_s)).all()
     for job in found:
         publish_close(connection, job, CloseReason(job.close_reason))
     if found:
         restart_stall_wait(connection, [job.id for job in found])
         connection.execute(NOTIFY_OUTBOX)
     return len(found)
+
+
+def closes_query(stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks closed jobs without progress for `stall_limit_s`."""
+    closed_since = sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at)
+    is_closed: tuple[sa.ColumnElement[bool], ...] = (
+        # Literals, so that Postgres recognises the partial index.
+        sa.literal_column("jobs.state IN ('in_progress', 'cancelling')"),
+        jobs.c.settled_at.is_(None),
+        jobs.c.close_reason.is_not(None),
+        jobs.c.total_count.is_not(None),
+        closed_since < sa.func.now() - timedelta(seconds=stall_limit_s),
+    )
+    return _stalled_query(stall_limit_s, *is_closed)
 
 
 def republish_copies(engine: sa.Engine, *, stall_limit_s: float) -> None:

@@ -17,8 +17,9 @@ from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.emission import record_job_failure
-from jobs.expansion.job_loads import HAS_VOID_ITEMS, OPEN, job_loads
-from jobs.expansion.windows import JobLoad, TenantPool
+from jobs.expansion.job_loads import HAS_VOID_ITEMS, OPEN
+from jobs.expansion.load_cache import LoadCache, OpenLoads
+from jobs.expansion.load_sums import TenantPool
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.retry_policy import RetryRules, backoff_s
 from jobs.tables.jobs import job_cursors, jobs
@@ -53,6 +54,7 @@ class ResumeSweep:
     engine: sa.Engine
     emitter: ReEmitter
     clock: Clock
+    loads: LoadCache
     window_items_max: int  # of a tenant and pool on the log
     _failed: dict[UUID, _FailedJob] = field(default_factory=dict)
 
@@ -63,13 +65,15 @@ class ResumeSweep:
         """
         with self.engine.begin() as connection:
             due = connection.scalars(resume_query()).all()
-            loads = job_loads(connection) if due else []
         self._failed = {job_id: self._failed[job_id] for job_id in due if job_id in self._failed}
         now_s = self.clock.monotonic_s()
         waiting = {job_id for job_id, failed in self._failed.items() if now_s < failed.retry_at_s}
         ready = [job_id for job_id in due if job_id not in waiting]
-        loads = [load for load in loads if load.job_id not in waiting]
-        for job_id in jobs_within_window(ready, loads, self.window_items_max):
+        if not ready:
+            return
+        with self.loads.current() as loads:
+            chosen = jobs_within_window(ready, waiting, loads, self.window_items_max)
+        for job_id in chosen:
             self._resume(job_id, now_s)
 
     def _resume(self, job_id: UUID, now_s: float) -> None:
@@ -92,24 +96,25 @@ def resume_query() -> sa.Select[UUID]:
 
 
 def jobs_within_window(
-    due: Sequence[UUID], loads: Collection[JobLoad], window_items_max: int
+    due: Sequence[UUID], waiting: Collection[UUID], loads: OpenLoads, window_items_max: int
 ) -> list[UUID]:
     """Return the jobs of `due` whose missing items fit into their window now. Pure.
 
-    The outstanding items of a due job are void: they count once they are emitted again. A tenant
-    without other items of the pool on the log may always continue, so no job waits for ever.
+    The outstanding items of due jobs are void, as are those of jobs `waiting` for another try: they
+    count once they are emitted again. A tenant without other items of the pool on the log may
+    always continue, so no job waits for ever.
     """
-    by_id = {load.job_id: load for load in loads}
-    waiting = set(due)
     outstanding: Counter[TenantPool] = Counter()
-    for load in loads:
-        if load.job_id not in waiting:
-            outstanding[load.tenant_pool] += load.outstanding
+    for job_id in {*due, *waiting}:
+        if found := loads.find(job_id):
+            outstanding[found.tenant_pool] -= found.outstanding
+    for key in outstanding:
+        outstanding[key] += loads.sums.outstanding(key)
     selected = []
     for job_id in due:
-        found = by_id.get(job_id)
+        found = loads.find(job_id)
         if found is None:
-            continue  # it was closed between the two queries
+            continue  # it was closed between the two queries, or its partition is unavailable
         key, count = found.tenant_pool, found.outstanding
         if not outstanding[key] or outstanding[key] + count <= window_items_max:
             outstanding[key] += count

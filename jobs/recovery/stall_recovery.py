@@ -16,10 +16,10 @@ from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.emission import record_job_failure
-from jobs.expansion.job_loads import job_loads, request_counts, request_loads
+from jobs.expansion.job_loads import request_counts, request_loads
+from jobs.expansion.load_cache import LoadCache
+from jobs.expansion.load_sums import JobLoad
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.expansion.result_partitions import ResultPartitions
-from jobs.expansion.windows import JobLoad
 from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.tables.jobs import jobs
 
@@ -83,6 +83,8 @@ class StallWatch:
             ):
                 progress = _Progress(load.emitted, load.terminal, now_s)
             self._progress[load.job_id] = progress
+            if now_s - progress.since_s < self.limit_s:
+                continue  # the limit of a pool is no shorter
             limit_s = _limit_s(self.limit_s, outstanding[load.pool], rates.get(load.pool, 0.0))
             since_s = max(progress.since_s, joined_s.get(load.pool, 0.0))
             since_s = min(since_s, progress.since_s + _JOIN_LIMITS_MAX * self.limit_s)
@@ -118,14 +120,15 @@ class StallRecovery:
     engine: sa.Engine
     emitter: ReEmitter
     watch: StallWatch
-    results: ResultPartitions = field(default_factory=ResultPartitions)
+    loads: LoadCache
 
     def run_once(self, capacities: PoolCapacities, clock: Clock) -> None:
         """Check open batches and the oldest single requests; re-emit the stalled ones."""
         pools, joined_s = capacities.pools(), capacities.joined_s()
         now_s = clock.monotonic_s()
+        with self.loads.current() as open_loads:
+            loads = list(open_loads.by_id.values())
         with self.engine.begin() as connection:
-            loads = job_loads(connection)
             # Of every pool ever seen: a pool that comes and goes must not hide a lost request.
             requests = request_loads(connection, joined_s, REQUESTS_MAX)
             listed = Counter(load.pool for load in requests)
@@ -133,7 +136,7 @@ class StallRecovery:
             unlisted = request_counts(connection, crowded) - listed
         rates = {name: pool.items_per_s for name, pool in pools.items()}
         in_flight = capacities.in_flight_jobs()
-        watched = self.results.available(loads + requests)
+        watched = self.loads.results.available(loads + requests)
         stalled = self.watch.find_stalled(watched, now_s, rates, joined_s, unlisted, in_flight)
         job_ids = [load.job_id for load in stalled if load.pool in pools]
         for job_id in self._find_due(job_ids):

@@ -31,7 +31,9 @@ from storage.postgres.database_times import seconds
 from tenancy.tenants import has_zero_retention
 
 _COUNTERS: Final = [
-    column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
+    column
+    for column in job_counters.c
+    if column.name not in {"job_id", "updated_at", "changed_xid"}
 ]
 IS_BATCH: Final = jobs.c.kind == JobKind.BATCH.value
 # Literal, so that Postgres recognises the partial index on open batches.

@@ -28,3 +28,15 @@ def timestamp(
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
     """Return an index of the rows that satisfy `where`, an SQL condition."""
     return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(where))
+
+
+def changed_xid() -> sa.Column[int]:
+    """Return the column that the trigger `mark_change` sets with each write of a row."""
+    return sa.Column[int](
+        "changed_xid",
+        sa.BigInteger,
+        nullable=False,
+        server_default="0",
+        index=True,
+        comment="transaction that last wrote the row",
+    )

@@ -6,7 +6,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from jobs.tables.columns import count, partial_index, timestamp
+from jobs.tables.columns import changed_xid, count, partial_index, timestamp
 from storage.postgres.metadata import metadata
 
 
@@ -114,6 +114,7 @@ jobs: Final = sa.Table(
         "removal_due_at",
         comment="when its rows and objects go; NULL: not deleted, or they are gone",
     ),
+    changed_xid(),
     partial_index("ix_jobs_kept", "kind", "created_at", where="deleted_at IS NULL"),
     partial_index("ix_jobs_removal_due_at", "removal_due_at", where="removal_due_at IS NOT NULL"),
     partial_index(
@@ -141,6 +142,22 @@ jobs: Final = sa.Table(
         "ix_jobs_quarantined", "id", where="quarantined_until IS NOT NULL AND state = 'in_progress'"
     ),
     partial_index("ix_jobs_reading", "input_file_id", where=_UNFINISHED),
+    partial_index(
+        "ix_jobs_expiring",
+        "expires_at",
+        where="state = 'in_progress' AND settled_at IS NULL AND close_reason IS NULL",
+    ),
+    partial_index(
+        "ix_jobs_closing",
+        "id",
+        where="state IN ('in_progress', 'cancelling') AND settled_at IS NULL"
+        " AND close_reason IS NOT NULL",
+    ),
+    partial_index(
+        "ix_jobs_unvalidated",
+        "created_at",
+        where="kind = 'batch' AND state IN ('validating', 'cancelling') AND total_count IS NULL",
+    ),
 )
 
 
@@ -152,6 +169,7 @@ job_leases: Final = sa.Table(
     sa.Column[str]("holder", sa.Text, nullable=False),
     sa.Column[int]("epoch", sa.BigInteger, nullable=False, comment="grows with each new holder"),
     sa.Column[datetime]("expires_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Index("ix_job_leases_role_expires_at", "role", "expires_at"),
 )
 
 job_cursors: Final = sa.Table(
@@ -166,6 +184,7 @@ job_cursors: Final = sa.Table(
     count("void_below", comment="what jobs.void_below made void up to here is on the log again"),
     count("fence", comment="records of a lower control version do not move it"),
     count("copy_count", comment="items before that are copies: they were never emitted"),
+    changed_xid(),
     comment="How far intake has expanded the input file; everything before was acknowledged",
 )
 
@@ -186,5 +205,6 @@ job_counters: Final = sa.Table(
         "closed_reason", sa.Text, comment="set when the close record was read from the log"
     ),
     timestamp("updated_at", has_default=True),
+    changed_xid(),
     comment="Written by the results writer alone, in the transaction that inserts the item rows",
 )

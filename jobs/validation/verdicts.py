@@ -25,10 +25,10 @@ from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
 
 VALIDATION_DUE = sa.and_(
-    # Literal, so that Postgres recognises the partial index. Requests need no verdict, and any
+    # Literals, so that Postgres recognises the partial index. Requests need no verdict, and any
     # number of them may be open.
     sa.literal_column("jobs.kind = 'batch'"),
-    jobs.c.state.in_([JobState.VALIDATING.value, JobState.CANCELLING.value]),
+    sa.literal_column("jobs.state IN ('validating', 'cancelling')"),
     jobs.c.total_count.is_(None),
 )
 """Jobs without a verdict; a job that is being cancelled also needs its item count."""

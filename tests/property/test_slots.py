@@ -6,9 +6,29 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.windows import JobLoad, TenantPool, select_jobs
+from jobs.expansion import windows as rules
+from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool
 
 WINDOW = 1000
+
+
+def select_jobs(
+    loads: list[JobLoad],
+    windows: dict[TenantPool, int],
+    *,
+    available: set[str],
+    leased_ids: set[UUID],
+    count_max: int,
+) -> list[UUID]:
+    aged = [load._replace(created_s=float(age)) for age, load in enumerate(loads)]
+    held = {load.job_id for load in loads if load.is_leased or load.is_suspended}
+    return rules.select_jobs(
+        LoadSums.of(aged).by_tenant_pool,
+        windows,
+        available=available,
+        unclaimable=held - leased_ids,
+        count_max=count_max,
+    )
 
 
 def job(number: int, tenant: int, *, outstanding: int = 0, is_leased: bool = False) -> JobLoad:

@@ -1,7 +1,6 @@
 """Goal: no pool exceeds its budget, no tenant its window, and no job starves another one."""
 
 from collections import Counter
-from functools import partial
 from operator import mul
 from uuid import UUID
 
@@ -10,21 +9,38 @@ from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
 from core.urgency import PRIORITY_DEFAULT
-from jobs.expansion.windows import (
-    JobLoad,
-    PoolCapacity,
-    WindowLimits,
-    allowances,
-    fair_shares,
-    pool_budgets,
-    share_window,
-    tenant_windows,
-)
+from jobs.expansion import windows as rules
+from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool, TenantPoolLoad
+from jobs.expansion.windows import PoolCapacity, WindowLimits, fair_shares, remaining_of
 
-windows_of = partial(tenant_windows, items_max=20_000, turn=7)
 LIMITS = WindowLimits(
     window_s=3, window_items_max=1_000_000, read_ahead_items=20_000, read_ahead_bytes=2**26
 )
+
+
+def pool_budgets(
+    jobs: list[JobLoad], alive: dict[str, PoolCapacity], limits: WindowLimits, batchers: int
+) -> dict[str, int]:
+    return rules.pool_budgets(LoadSums.of(jobs).by_pool, alive, limits, batchers)
+
+
+def windows_of(
+    jobs: list[JobLoad], budgets: dict[str, int], *, turn: int = 7
+) -> dict[TenantPool, int]:
+    remaining = remaining_of(job for job in jobs if job.is_leased)
+    sums = LoadSums.of(jobs).by_tenant_pool
+    return rules.tenant_windows(sums, remaining, budgets, items_max=20_000, turn=turn)
+
+
+def allowances(jobs: list[JobLoad], windows: dict[TenantPool, int]) -> dict[UUID, int]:
+    leased = [job for job in jobs if job.is_leased]
+    return rules.allowances(leased, LoadSums.of(jobs).by_tenant_pool, windows)
+
+
+def share_window(jobs: list[JobLoad], window: int) -> dict[UUID, int]:
+    """Share a window among jobs of one tenant and pool."""
+    (load,) = LoadSums.of(jobs).by_tenant_pool.values() or (TenantPoolLoad(),)
+    return rules.share_window([job for job in jobs if job.is_leased], load, window)
 
 
 @st.composite

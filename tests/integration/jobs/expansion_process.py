@@ -6,11 +6,28 @@ from core.clock import SystemClock
 from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import job_loads
 from jobs.expansion.leased_jobs import LeasedJobs
-from jobs.expansion.windows import JobLoad
+from jobs.expansion.load_cache import LoadCache, OpenLoads
+from jobs.expansion.load_sums import JobLoad, LoadSums
+from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import execute
 from topics.clients.producer import RecordProducer
+
+
+def assert_equal_loads(cached: OpenLoads, counted: list[JobLoad]) -> None:
+    """Compare the loads of a cache with those counted from rows, except for the time left."""
+    expected = [load._replace(left_s=0.0) for load in counted]
+    unleased = [load._replace(left_s=0.0) for load in cached.by_id.values()]
+    assert {
+        load.job_id: load._replace(
+            is_leased=cached.leases.get(load.job_id) is False,
+            is_suspended=cached.leases.get(load.job_id) is True,
+        )
+        for load in unleased
+    } == {load.job_id: load for load in expected}
+    assert cached.sums == LoadSums.of(cached.by_id.values())
+    assert cached.outstanding == sum(load.outstanding for load in counted)
 
 
 class ExpansionProcess:
@@ -26,12 +43,17 @@ class ExpansionProcess:
         self.engine = engine
         self.leases = ActiveLeases(engine, role="intake", holder=holder, ttl_s=60)
         clock = SystemClock()
+        self.cache = LoadCache(engine, ResultPartitions())
         self.jobs = LeasedJobs(engine, self.leases, clock)
         self.expander = Expander(engine, objects, producer, self.jobs, clock)
 
     def loads(self) -> list[JobLoad]:
+        """Return all loads as counted from rows; those of the cache are the same."""
         with self.engine.begin() as connection:
-            return job_loads(connection)
+            counted = job_loads(connection)
+        with self.cache.current() as cached:
+            assert_equal_loads(cached, counted)
+        return counted
 
     def claim(self) -> None:
         """Lease all jobs without a holder."""
@@ -42,7 +64,7 @@ class ExpansionProcess:
         """Claim, reload and release jobs, as a round does before it emits."""
         loads = self.loads()
         self.jobs.acquire([load.job_id for load in loads if load.remaining], 10)
-        self.jobs.reload_changed(loads)
+        self.jobs.reload_changed({load.job_id: load for load in loads})
         self.jobs.release_finished({load.job_id for load in loads})
 
     def emit_all(self, *, at_once: int = 100) -> None:

@@ -26,7 +26,9 @@ class Intake(ExpansionProcess):
         self.objects = objects
         emitter = ReEmitter(engine, objects, producer, self.leases)
         self.resume_clock = ManualClock()
-        self.resumes = ResumeSweep(engine, emitter, self.resume_clock, window_items_max=20_000)
+        self.resumes = ResumeSweep(
+            engine, emitter, self.resume_clock, self.cache, window_items_max=20_000
+        )
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
             self.job_id = add_running_job(connection, self.tenant_id, COUNT)

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from core.body_limit_settings import DEFAULT_BODY_LIMITS
 from core.clock import SystemClock
+from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
@@ -76,7 +77,7 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         holder="a",
         leases=ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60),
         capacities=PoolCapacities(clock),
-        results=ResultPartitions(),
+        loads=LoadCache(site.engine, ResultPartitions()),
         admin=TopicAdmin(kafka),
         clock=clock,
         stop=site.stop,

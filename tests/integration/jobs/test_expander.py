@@ -11,7 +11,8 @@ from sqlalchemy.exc import OperationalError
 from core.errors import LeaseLostError, MillraceError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.job_loads import OpenJob, job_loads, open_jobs
-from jobs.expansion.windows import JobLoad, allowances
+from jobs.expansion.load_sums import JobLoad
+from jobs.expansion.windows import allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
@@ -219,7 +220,10 @@ def test_a_suspended_job_has_no_share_of_the_window(site: Site) -> None:
 
     assert (after[bad].is_leased, after[bad].is_suspended) == (False, True)
     assert (after[good].is_leased, after[good].is_suspended) == (True, False)
-    assert allowances([*after.values()], {after[bad].tenant_pool: 50}) == {good: 40}
+    with process.cache.current() as cached:
+        leased = cached.leased(process.jobs.ids)
+        windows = {after[bad].tenant_pool: 50}
+        assert allowances(leased, cached.sums.by_tenant_pool, windows) == {good: 40}
     other.jobs.acquire([bad], 10)
     assert other.jobs.ids == frozenset()  # not before its lease has expired
     process.die()

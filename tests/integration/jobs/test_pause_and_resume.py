@@ -127,11 +127,12 @@ def test_no_further_item_is_emitted_before_the_void_ones(intake: Intake) -> None
 
 
 def test_a_job_that_was_resumed_after_its_load_was_read_is_known(intake: Intake) -> None:
-    loads = intake.loads()
-    intake.control(pause_job, resume_job)
-    intake.jobs.acquire([intake.job_id], 1)
-    assert intake.jobs.reload_changed(loads) == [intake.job_id]
-    assert intake.jobs.reload_changed(intake.loads()) == []
+    with intake.cache.current() as loads:
+        intake.control(pause_job, resume_job)
+        intake.jobs.acquire([intake.job_id], 1)
+        assert intake.jobs.reload_changed(loads.by_id) == [intake.job_id]
+    with intake.cache.current() as loads:
+        assert intake.jobs.reload_changed(loads.by_id) == []
 
 
 def test_records_below_the_fence_do_not_move_the_cursor(intake: Intake) -> None:

@@ -8,7 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from jobs.expansion.job_loads import OpenJob, request_loads
+from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing import leases
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery import re_emit
@@ -60,7 +62,10 @@ class Recovery:
         self.capacities = PoolCapacities(self.clock)
         self.leases = ActiveLeases(self.engine, role="intake", holder=holder, ttl_s=60)
         self._recovery = StallRecovery(
-            self.engine, ReEmitter(self.engine, objects, producer, self.leases), StallWatch(STALL_S)
+            self.engine,
+            ReEmitter(self.engine, objects, producer, self.leases),
+            StallWatch(STALL_S),
+            LoadCache(self.engine, ResultPartitions()),
         )
 
     def run(

@@ -3,8 +3,8 @@
 from typing import cast
 from uuid import UUID
 
+from jobs.expansion.load_sums import JobLoad
 from jobs.expansion.result_partitions import ResultPartitions
-from jobs.expansion.windows import JobLoad
 from topics.clients.admin import TopicAdmin
 from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic

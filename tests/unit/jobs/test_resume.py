@@ -5,7 +5,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.windows import JobLoad
+from jobs.expansion.load_cache import OpenLoads
+from jobs.expansion.load_sums import JobLoad
 from jobs.recovery.resume import jobs_within_window
 
 MAX = 1000
@@ -15,24 +16,37 @@ def load(number: int, outstanding: int, tenant: int = 1) -> JobLoad:
     return JobLoad(UUID(int=number), UUID(int=tenant), "small", "pool", 5000, outstanding, 0, False)
 
 
+def chosen_of(due: list[UUID], loads: list[JobLoad], *waiting: UUID) -> list[UUID]:
+    found = OpenLoads()
+    for each in loads:
+        found.replace(each.job_id, each)
+    return jobs_within_window(due, waiting, found, MAX)
+
+
 def ids(*numbers: int) -> list[UUID]:
     return [UUID(int=number) for number in numbers]
 
 
 def test_resumed_jobs_of_one_tenant_share_the_window() -> None:
     loads = [load(n, 600) for n in (1, 2, 3)]
-    assert jobs_within_window(ids(1, 2, 3), loads, MAX) == ids(1)
-    assert jobs_within_window(ids(2, 3), loads, MAX) == []
-    assert jobs_within_window(ids(2, 3), [load(1, 300), *loads[1:]], MAX) == ids(2)
+    assert chosen_of(ids(1, 2, 3), loads) == ids(1)
+    assert chosen_of(ids(2, 3), loads) == []
+    assert chosen_of(ids(2, 3), [load(1, 300), *loads[1:]]) == ids(2)
 
 
 def test_tenants_do_not_wait_for_each_other() -> None:
     loads = [load(1, 900, tenant=1), load(2, 900, tenant=2)]
-    assert jobs_within_window(ids(1, 2), loads, MAX) == ids(1, 2)
+    assert chosen_of(ids(1, 2), loads) == ids(1, 2)
+
+
+def test_a_job_that_waits_for_another_try_fills_no_window() -> None:
+    loads = [load(1, 900), load(2, 900)]
+    assert chosen_of(ids(2), loads) == []
+    assert chosen_of(ids(2), loads, *ids(1)) == ids(2)
 
 
 def test_a_job_closed_between_the_queries_is_skipped() -> None:
-    assert jobs_within_window(ids(1, 2), [load(2, 10)], MAX) == ids(2)
+    assert chosen_of(ids(1, 2), [load(2, 10)]) == ids(2)
 
 
 @given(
@@ -41,7 +55,7 @@ def test_a_job_closed_between_the_queries_is_skipped() -> None:
 )
 def test_the_window_is_not_exceeded_unless_it_was_empty(due: list[int], others: list[int]) -> None:
     loads = [load(n, out) for n, out in enumerate([*due, *others])]
-    chosen = jobs_within_window([load.job_id for load in loads[: len(due)]], loads, MAX)
+    chosen = chosen_of([load.job_id for load in loads[: len(due)]], loads)
     out = sum(others)
     for job_id in chosen:
         its = loads[job_id.int].outstanding

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from jobs.expansion.windows import JobLoad
+from jobs.expansion.load_sums import JobLoad
 from jobs.recovery.stall_recovery import StallWatch
 
 STALLED_ID = UUID(int=1)

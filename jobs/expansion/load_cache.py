@@ -1,0 +1,203 @@
+"""The loads of all open batches in memory, kept equal to their rows by reading what changed.
+
+Invariant: after a refresh the loads are those of a new snapshot of Postgres. The rows of jobs, of
+cursors and of counters carry the transaction that last wrote them (`changed_xid`), so a refresh
+reads exactly those rows whose transaction the previous snapshot did not see. No clock takes part,
+and transactions may commit in any order. Only the time to the deadline is that of the last read.
+"""
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from jobs import metrics
+from jobs.expansion.job_loads import OPEN, find_leases, unleased_loads_query
+from jobs.expansion.load_sums import JobLoad, LoadSums
+from jobs.expansion.result_partitions import ResultPartitions, results_partition
+from jobs.tables.jobs import job_counters, job_cursors, jobs
+
+_SINCE: Final = "CAST(:snapshot AS pg_snapshot)"
+_LOG: Final = logging.getLogger(__name__)
+
+RECONCILE_INTERVAL_S: Final = 60.0
+"""Time between two comparisons with all rows, which take a second or two with 100,000 jobs."""
+
+# Another server, such as a standby that was promoted, may lack transactions of a snapshot.
+_SNAPSHOT: Final = sa.select(
+    sa.cast(sa.func.pg_postmaster_start_time(), sa.Text).label("server"),
+    sa.cast(sa.func.pg_current_snapshot(), sa.Text).label("snapshot"),
+).subquery("taken")
+
+
+def _with_snapshot(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    loads = unleased_loads_query(OPEN.label("is_open")).where(where).subquery("loads")
+    return sa.select(_SNAPSHOT, loads).select_from(_SNAPSHOT.outerjoin(loads, sa.true()))
+
+
+def _changed(table: sa.Table, job_id: sa.Column[Any]) -> sa.Select[Any]:
+    """Return the query of the jobs whose row in `table` changed."""
+    is_seen = f"pg_visible_in_snapshot({table.name}.changed_xid::text::xid8, {_SINCE})"
+    return sa.select(job_id).where(
+        table.c.changed_xid >= sa.bindparam("oldest", type_=sa.BigInteger),
+        sa.text(f"NOT {is_seen}").bindparams(sa.bindparam("snapshot", type_=sa.Text)),
+    )
+
+
+ALL_OPEN: Final = _with_snapshot(OPEN)
+"""The query of all open batches. Its first columns are the server, the snapshot and a constant."""
+
+CHANGES: Final = _with_snapshot(
+    jobs.c.id.in_(
+        sa.union(
+            sa.select(sa.func.unnest(sa.cast(sa.bindparam("job_ids"), sa.ARRAY(sa.Uuid)))),
+            _changed(jobs, jobs.c.id),
+            _changed(job_cursors, job_cursors.c.job_id),
+            _changed(job_counters, job_counters.c.job_id),
+        )
+    )
+)
+"""The query of what `changes_since` names. Its first columns are the server, the new snapshot, and
+whether the job is open. It has one row, without a job, if nothing changed."""
+
+
+@dataclass(slots=True)
+class OpenLoads:
+    """The loads of all open batches, and the leases on jobs, as of one snapshot."""
+
+    server: str = ""
+    snapshot: str = ""
+    by_id: dict[UUID, JobLoad] = field(default_factory=dict)
+    sums: LoadSums = field(default_factory=LoadSums)
+    """Without jobs of unavailable partitions."""
+
+    outstanding: int = 0  # items of all jobs
+    leases: dict[UUID, bool] = field(default_factory=dict)
+    """Leased jobs of every process, and whether the lease is suspended."""
+
+    results: ResultPartitions = field(default_factory=ResultPartitions)
+    _unavailable: frozenset[int] = frozenset()
+
+    def find(self, job_id: UUID) -> JobLoad | None:
+        """Return the load of an open job; None also if its partition is unavailable."""
+        return self._counted(self.by_id.get(job_id))
+
+    def leased(self, held: Collection[UUID]) -> list[JobLoad]:
+        """Return the loads of all jobs in expansion, oldest first; this process holds `held`."""
+        ids = {job_id for job_id, is_suspended in self.leases.items() if not is_suspended}
+        found = [load for job_id in ids.union(held) if (load := self.find(job_id))]
+        return sorted(found, key=lambda load: load.age)
+
+    def replace(self, job_id: UUID, load: JobLoad | None) -> None:
+        """Replace the load of a job; None: the job is not open."""
+        before = self.by_id.pop(job_id, None)
+        if load is not None:
+            self.by_id[job_id] = load
+        self.outstanding += _outstanding(load) - _outstanding(before)
+        self.sums.replace(self._counted(before), self._counted(load))
+
+    def apply(self, connection: sa.Connection) -> bool:
+        """Read what changed since the snapshot; return False if the server is another one."""
+        leases = find_leases(connection)
+        changed_leases = {job_id for job_id, _ in leases.items() ^ self.leases.items()}
+        rows = connection.execute(CHANGES, changes_since(self.snapshot, changed_leases)).all()
+        if self.server != rows[0].server:
+            return False
+        self._apply_rows(rows)
+        self.leases = leases
+        self._apply_partitions()
+        return True
+
+    def load_all(self, connection: sa.Connection) -> None:
+        """Read the rows of all open jobs, into empty loads."""
+        self._apply_partitions()
+        self._apply_rows(connection.execute(ALL_OPEN).all())
+        self.leases = find_leases(connection)
+
+    def _apply_rows(self, rows: Iterable[Sequence[Any]]) -> None:
+        for server, snapshot, is_open, job_id, *rest in rows:
+            self.server, self.snapshot = server, snapshot
+            if job_id is None:
+                return  # the only row: nothing changed
+            self.replace(job_id, JobLoad._make((job_id, *rest)) if is_open else None)
+
+    def _apply_partitions(self) -> None:
+        if self._unavailable != self.results.unavailable:
+            self._unavailable = self.results.unavailable
+            counted = (self._counted(load) for load in self.by_id.values())
+            self.sums = LoadSums.of(load for load in counted if load is not None)
+
+    def _counted(self, load: JobLoad | None) -> JobLoad | None:
+        if load is None or not self._unavailable:
+            return load
+        return None if results_partition(load.job_id) in self._unavailable else load
+
+
+@dataclass(slots=True)
+class LoadCache:
+    """The loads that the threads of one process share."""
+
+    engine: sa.Engine
+    results: ResultPartitions
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _loads: OpenLoads | None = None
+
+    @contextmanager
+    def current(self) -> Iterator[OpenLoads]:
+        """Refresh the loads, and keep them unchanged for the block.
+
+        The first refresh, and the one after a failure, reads all open jobs. Raises one of
+        DATABASE_UNAVAILABLE.
+        """
+        with self._lock:
+            loads, self._loads = self._loads, None  # after a failure all are read again
+            with self.engine.begin() as connection:
+                is_current = loads is not None and loads.apply(connection)
+            if loads is None or not is_current:
+                loads = self._load_all()
+            self._loads = loads
+            yield loads
+
+    def reconcile(self) -> None:
+        """Read all open jobs again, and replace what is in memory. Raises DATABASE_UNAVAILABLE.
+
+        Other threads go on meanwhile. A difference is a defect, or a row that was written without
+        triggers; it is counted and logged.
+        """
+        fresh = self._load_all()
+        with self._lock:
+            known, self._loads = self._loads, None
+            one_snapshot = self.engine.execution_options(isolation_level="REPEATABLE READ")
+            with one_snapshot.begin() as connection:
+                if not fresh.apply(connection):
+                    return
+                is_known = known is not None and known.apply(connection)
+            if is_known and known is not None and known.sums.by_pool != fresh.sums.by_pool:
+                metrics.LOAD_MISMATCHES.inc()
+                _LOG.error("loads in memory differed from their rows")
+            self._loads = fresh
+
+    def _load_all(self) -> OpenLoads:
+        loads = OpenLoads(results=self.results)
+        with self.engine.begin() as connection:
+            loads.load_all(connection)
+        return loads
+
+
+def changes_since(snapshot: str, job_ids: Collection[UUID] = ()) -> dict[str, Any]:
+    """Return the parameters of `CHANGES` for the jobs changed since `snapshot`, and `job_ids`."""
+    # Every transaction older than the first number of a snapshot had ended.
+    return {
+        "snapshot": snapshot,
+        "oldest": int(snapshot.partition(":")[0]),
+        "job_ids": list(job_ids),
+    }
+
+
+def _outstanding(load: JobLoad | None) -> int:
+    return 0 if load is None else load.outstanding

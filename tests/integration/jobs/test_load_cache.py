@@ -1,0 +1,172 @@
+"""Goal: loads in memory are those of the rows, in whatever order transactions commit."""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from jobs import metrics
+from jobs.expansion.job_loads import ROLE, job_loads
+from jobs.expansion.load_cache import LoadCache
+from jobs.expansion.result_partitions import ResultPartitions
+from jobs.leasing import leases
+from jobs.tables.jobs import job_counters, job_cursors, jobs
+from tests.integration.jobs.expansion_process import assert_equal_loads
+from tests.integration.jobs.rows import add_running_job, add_tenant, execute, without_guards
+
+STEPS = 150
+
+
+class History:
+    """Random changes of jobs in transactions that overlap, each of other jobs."""
+
+    def __init__(self, engine: sa.Engine, seed: int) -> None:
+        self.engine = engine
+        self.draw = random.Random(seed)
+        self.closing = ExitStack()
+        self.open: dict[sa.Connection, set[UUID]] = {}
+        with engine.begin() as connection:
+            self.tenants = [add_tenant(connection) for _ in range(2)]
+            self.job_ids = [self.add_job(connection) for _ in range(8)]
+
+    def add_job(self, connection: sa.Connection) -> UUID:
+        pool = self.draw.choice(["pool-small", "other"])
+        return add_running_job(connection, self.draw.choice(self.tenants), 300, pool=pool)
+
+    def step(self) -> None:
+        """Begin a transaction, change a job in one, or end one."""
+        act = self.draw.choice(["begin", "change", "change", "change", "end", "lease"])
+        if act == "begin" and len(self.open) < 3:
+            self.open[self.closing.enter_context(self.engine.connect())] = set()
+        elif act == "change" and self.open:
+            self.change(self.draw.choice([*self.open]))
+        elif act == "end" and self.open:
+            connection = self.draw.choice([*self.open])
+            self.draw.choice([connection.commit, connection.commit, connection.rollback])()
+            self.open[connection] = set()
+        elif act == "lease":
+            self.change_leases()
+
+    def change(self, connection: sa.Connection) -> None:
+        busy = set().union(*(ids for other, ids in self.open.items() if other is not connection))
+        free = [job_id for job_id in self.job_ids if job_id not in busy]
+        if not free:
+            return
+        job_id = self.draw.choice(free)
+        self.open[connection].add(job_id)
+        connection.execute(self.statement(job_id))
+
+    def statement(self, job_id: UUID) -> sa.Update:
+        cursor, counted, version = job_cursors.c, job_counters.c, jobs.c.control_version + 1
+        choices: list[tuple[sa.Table, dict[str, Any]]] = [
+            (job_cursors, {"item_index": sa.func.least(300, cursor.item_index + 50)}),
+            (job_cursors, {"void_below": cursor.void_below + 1}),
+            (job_counters, {"succeeded": counted.succeeded + 5}),
+            (jobs, {"priority": self.draw.randrange(10)}),
+            (jobs, {"paused_at": self.draw.choice([sa.null(), sa.func.now()])}),
+            (jobs, {"void_below": version, "control_version": version}),
+        ]
+        if self.draw.random() < 0.1:
+            choices = [(jobs, {"close_reason": "expired"})]
+        table, values = self.draw.choice(choices)
+        key = table.c.id if table is jobs else table.c.job_id
+        return sa.update(table).where(key == job_id).values(values)
+
+    def change_leases(self) -> None:
+        with self.engine.begin() as connection:
+            where = jobs.c.id == self.draw.choice(self.job_ids)
+            claimed = leases.claim(
+                connection, role=ROLE, holder="a", ttl_s=60, limit=1, where=where
+            )
+            if claimed:  # a claim skips locked jobs
+                change = self.draw.choice([leases.suspend, leases.release, lambda *_: None])
+                change(connection, claimed[0])
+
+
+@pytest.fixture(params=[1, 2])
+def history(engine: sa.Engine, request: pytest.FixtureRequest) -> Iterator[History]:
+    made = History(engine, request.param)
+    with made.closing:
+        yield made
+
+
+@pytest.fixture
+def cache(engine: sa.Engine) -> LoadCache:
+    return LoadCache(engine, ResultPartitions())
+
+
+def assert_current(cache: LoadCache) -> None:
+    with cache.current() as cached, cache.engine.begin() as connection:
+        assert_equal_loads(cached, job_loads(connection))
+
+
+def test_loads_are_those_of_the_rows_after_any_history(history: History, cache: LoadCache) -> None:
+    for number in range(STEPS):
+        history.step()
+        assert_current(cache)
+        if number % 50 == 49:
+            cache.reconcile()
+    mismatches = metrics.LOAD_MISMATCHES._value.get()
+    cache.reconcile()
+    assert metrics.LOAD_MISMATCHES._value.get() == mismatches
+
+
+def test_a_transaction_that_commits_late_is_read(engine: sa.Engine, cache: LoadCache) -> None:
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        early, late = (add_running_job(connection, tenant_id, 300) for _ in range(2))
+    assert_current(cache)
+    emitted = sa.update(job_cursors).values(item_index=100)
+    with engine.begin() as slow:
+        slow.execute(emitted.where(job_cursors.c.job_id == late))
+        execute(engine, emitted.where(job_cursors.c.job_id == early))
+        with cache.current() as loads:
+            assert (loads.by_id[early].emitted, loads.by_id[late].emitted) == (100, 0)
+    with cache.current() as loads:
+        assert loads.by_id[late].emitted == 100
+
+
+def test_a_reconciliation_counts_and_mends_what_no_trigger_marked(
+    engine: sa.Engine, cache: LoadCache
+) -> None:
+    with engine.begin() as connection:
+        job_id = add_running_job(connection, add_tenant(connection), 300)
+    assert_current(cache)
+    with engine.begin() as connection:
+        without_guards(connection)
+        connection.execute(sa.update(job_cursors).values(item_index=100))
+    with cache.current() as loads:
+        assert loads.by_id[job_id].emitted == 0
+    before = metrics.LOAD_MISMATCHES._value.get()
+    cache.reconcile()
+    assert metrics.LOAD_MISMATCHES._value.get() == before + 1
+    assert_current(cache)
+
+
+def test_the_loads_of_another_server_are_read_anew(engine: sa.Engine, cache: LoadCache) -> None:
+    """Its snapshots may have other transactions under the same numbers."""
+    with engine.begin() as connection:
+        job_id = add_running_job(connection, add_tenant(connection), 300)
+    with cache.current() as loads:
+        loads.server, loads.snapshot = "another", "9000000:9000000:"
+    execute(engine, sa.update(job_cursors).values(item_index=100))
+    with cache.current() as loads:
+        assert loads.by_id[job_id].emitted == 100
+
+
+def test_jobs_of_unavailable_partitions_do_not_count(engine: sa.Engine, cache: LoadCache) -> None:
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        away, other = (add_running_job(connection, tenant_id, 300, id=UUID(int=n)) for n in (3, 4))
+    with cache.current() as loads:
+        assert loads.sums.by_pool["pool-small"].unfinished == 600
+    cache.results._unavailable = frozenset({3})
+    with cache.current() as loads:
+        assert loads.sums.by_pool["pool-small"].unfinished == 300
+        assert loads.find(away) is None
+        assert loads.find(other) is not None
+        assert len(loads.by_id) == 2
