@@ -11,7 +11,7 @@ from alembic import op
 from migrations.indexes import build, drop, is_new
 
 revision = "0031"
-down_revision = "0025"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 
