@@ -1,6 +1,7 @@
 """vLLM's serving objects as a table of routes, and their responses as answers."""
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,10 +21,12 @@ from vllm.entrypoints.pooling.classify.protocol import (
     ClassificationRequest,
 )
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest, EmbeddingRequest
+from vllm.entrypoints.pooling.scoring.io_processor import JinaRankingIOProcessorMixin
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.platforms import current_platform
+from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -54,7 +57,13 @@ from gpu_consumers.engines.response_fields import answer_with_usage
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
-from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs, with_short_input
+from gpu_consumers.engines.vllm.input_slices import (
+    InputSlices,
+    SlicedAnswer,
+    SliceLimits,
+    SlicePace,
+    with_short_input,
+)
 
 _RECURSIVE = "The request body is nested too deeply, or a schema in it refers to itself."
 
@@ -64,6 +73,7 @@ class _Route:
     request: TypeAdapter[Any]  # vLLM's own model of the body
     handle: Callable[[Any], Awaitable[Any]]
     plain: TypeAdapter[Any] | None = None  # the same of a body whose `input` holds no messages
+    is_split: bool = True  # whether slices of its inputs have the same answers
 
 
 class VllmServing:
@@ -74,7 +84,11 @@ class VllmServing:
     ) -> None:
         self._sequences_max = settings.vllm_body_sequences_max
         # No more than run at once: the call of another tenant waits for one slice at most.
-        self._slice_inputs_max = min(self._sequences_max, settings.vllm_max_num_seqs)
+        inputs_max = min(self._sequences_max, settings.vllm_max_num_seqs)
+        self._slice_limits = SliceLimits(inputs_max, engine.model_config.max_model_len)
+        step_tokens = engine.vllm_config.scheduler_config.max_num_batched_tokens
+        self._call_pace = SlicePace(step_tokens)
+        self._item_pace = SlicePace(step_tokens, is_constant=True)
         self._answer_bytes_max = settings.answer_bytes_max
         self._accepts_any_grammar = settings.vllm_unbounded_grammars
         self._engine = engine
@@ -187,14 +201,24 @@ class VllmServing:
     async def _pool(
         self, endpoint: str, route: _Route, body: bytes, *, is_bulk: bool
     ) -> EngineAnswer:
-        """Run a body of inputs, a slice of them at a time."""
-        bodies = split_inputs(endpoint, body, self._slice_inputs_max)
+        """Run a body of inputs, a slice of them at a time.
+
+        The slices of a call are bounded by their time; items have a step of the engine each, since
+        online calls overtake them.
+        """
+        pace = self._item_pace if is_bulk else self._call_pace
+        slices = InputSlices(endpoint if route.is_split else "", body, self._slice_limits, pace)
         sliced = SlicedAnswer(endpoint, body, self._answer_bytes_max)
-        for part in bodies:
-            answer = await _respond(route, self._parse(route, part, is_bulk=is_bulk))
-            if (failed := sliced.add(answer)) is not None:
+        while (part := slices.next_body()) is not None:
+            request = self._parse(route, part, is_bulk=is_bulk)
+            began_s = time.monotonic()
+            response = await route.handle(request)
+            answer = answer_from_response(response)
+            slices.record(answer.input_tokens, time.monotonic() - began_s)
+            query_tokens = getattr(response, "query_tokens", 0) if slices.has_shared_query else 0
+            if (failed := sliced.add(answer, query_tokens)) is not None:
                 return failed
-        return answer if len(bodies) == 1 else sliced.join()
+        return sliced.join()
 
     def _refusal(self, request: Any, body: bytes, *, may_stream: bool) -> EngineAnswer | None:
         """Return the refusal of a body that vLLM would accept, or None."""
@@ -250,8 +274,11 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
             TypeAdapter(EmbeddingCompletionRequest),
         )
     if getattr(state, "serving_scores", None) is not None:
-        routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
-        routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), state.serving_scores)
+        scores = state.serving_scores
+        _report_query_tokens(scores)
+        is_split = not isinstance(scores.io_processor, JinaRankingIOProcessorMixin)  # ranks a list
+        routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), scores, is_split=is_split)
+        routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), scores, is_split=is_split)
     if getattr(state, "serving_classification", None) is not None:
         routes["/v1/classify"] = _Route(
             TypeAdapter(ClassificationRequest),
@@ -259,6 +286,24 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
             TypeAdapter(ClassificationCompletionRequest),
         )
     return routes
+
+
+def _report_query_tokens(scores: Any) -> None:
+    """Let the responses of vLLM's scores carry the tokens of a query that all documents share.
+
+    A model that embeds both texts runs such a query once a body, and so once a slice; others run it
+    with each document.
+    """
+    build = scores._build_response  # noqa: SLF001 (no other place knows the tokens)
+
+    def build_response(context: Any) -> Any:
+        response = build(context)
+        if context.n_queries == 1:
+            query = context.engine_inputs[0]["prompts"]
+            response.query_tokens = extract_prompt_len(scores.model_config, query)
+        return response
+
+    scores._build_response = build_response  # noqa: SLF001
 
 
 def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> StreamEvents:
