@@ -107,7 +107,19 @@ def check_vectors(data: Iterable[Mapping[str, Any]]) -> None:
             raise NotFiniteError
 
 
-def is_not_finite(failure: BaseException) -> bool:
+def failure_answer(failure: BaseException) -> EngineAnswer | None:
+    """Return the answer to an item that failed with an exception that vLLM has no status for.
+
+    None for any other exception.
+    """
+    if _is_not_finite(failure):
+        return NOT_FINITE
+    if isinstance(failure, RecursionError):
+        return error_answer(400, "The request body is nested too deeply.", code="invalid_value")
+    return None
+
+
+def _is_not_finite(failure: BaseException) -> bool:
     """Whether `failure` is NotFiniteError, or `json` refusing to encode such a number."""
     if isinstance(failure, NotFiniteError):
         return True

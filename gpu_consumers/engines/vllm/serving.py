@@ -37,10 +37,9 @@ from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.engine_failures import (
-    NOT_FINITE,
     check_vectors,
+    failure_answer,
     invalid_body_answer,
-    is_not_finite,
     is_out_of_memory,
     refusal_answer,
     sequence_limit_answer,
@@ -64,8 +63,7 @@ from gpu_consumers.engines.vllm.input_slices import (
     SlicePace,
     with_short_input,
 )
-
-_RECURSIVE = "The request body is nested too deeply, or a schema in it refers to itself."
+from gpu_consumers.engines.vllm.schema_references import endless_reference_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +173,8 @@ class VllmServing:
                 raise EngineDeadError from refusal
             if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call just fails
                 raise EngineOutOfMemoryError from refusal
-            if is_not_finite(refusal):
-                return NOT_FINITE
-            if isinstance(refusal, RecursionError):
-                return error_answer(400, _RECURSIVE, code="invalid_value")
+            if (answer := failure_answer(refusal)) is not None:
+                return answer
             return answer_from_response(create_error_response(refusal))
 
     def _parse(self, route: _Route, body: bytes, *, is_bulk: bool) -> Any:
@@ -224,6 +220,8 @@ class VllmServing:
         """Return the refusal of a body that vLLM would accept, or None."""
         if request.stream and not may_stream:
             return stream_unsupported_answer()
+        if endless := endless_reference_answer(body):
+            return endless
         if not self._accepts_any_grammar and (costly := costly_grammar_answer(body)):
             return costly
         prompt = getattr(request, "prompt", None)  # a chat has none
