@@ -41,10 +41,11 @@ from gpu_consumers.engines.engine_failures import (
     failure_answer,
     invalid_body_answer,
     is_out_of_memory,
+    prompt_count,
     refusal_answer,
     sequence_limit_answer,
 )
-from gpu_consumers.engines.engine_slots import scheduler_priority
+from gpu_consumers.engines.engine_slots import scheduler_priority, square_root_headroom
 from gpu_consumers.engines.error_answers import (
     error_answer,
     item_timeout_answer,
@@ -64,6 +65,7 @@ from gpu_consumers.engines.vllm.input_slices import (
     with_short_input,
 )
 from gpu_consumers.engines.vllm.schema_references import endless_reference_answer
+from gpu_consumers.engines.vllm.sequence_waves import join_responses, sequence_waves
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,9 @@ class VllmServing:
         inputs_max = min(self._sequences_max, settings.vllm_max_num_seqs)
         self._slice_limits = SliceLimits(inputs_max, engine.model_config.max_model_len)
         step_tokens = engine.vllm_config.scheduler_config.max_num_batched_tokens
+        seats = settings.vllm_max_num_seqs
+        self._sequences_at_once = seats - square_root_headroom(seats)
+        self._small_sequences_max = max(1, seats // 16)
         self._call_pace = SlicePace(step_tokens)
         self._item_pace = SlicePace(step_tokens, is_constant=True)
         self._answer_bytes_max = settings.answer_bytes_max
@@ -155,7 +160,7 @@ class VllmServing:
                     events = _stream_events(request, emit, meter)
                     work = self._stream(route, request, events)
                 else:
-                    work = _respond(route, request)
+                    work = _respond(route, request, self._sequences_at_once)
             else:
                 work = self._pool(endpoint, route, body, is_bulk=is_bulk)
             return await self._timeout.run(work)
@@ -188,7 +193,10 @@ class VllmServing:
             model.validate_json(short)  # the other fields
             model = route.plain
         request = model.validate_json(body)
-        request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
+        sequences = prompt_count(getattr(request, "prompt", None)) * (getattr(request, "n", 1) or 1)
+        request.priority = scheduler_priority(
+            request.priority, is_bulk=is_bulk, is_large=sequences > self._small_sequences_max
+        )
         if request.truncate_prompt_tokens is not None and request.truncation_side is None:
             # With its default made explicit, vLLM cuts a long text before it tokenizes it.
             request.truncation_side = self._engine.get_tokenizer().truncation_side
@@ -225,7 +233,10 @@ class VllmServing:
         if not self._accepts_any_grammar and (costly := costly_grammar_answer(body)):
             return costly
         prompt = getattr(request, "prompt", None)  # a chat has none
-        return sequence_limit_answer(prompt, request.n, self._sequences_max)
+        sequences_max = self._sequences_max
+        if request.stream:  # a stream has no waves
+            sequences_max = min(sequences_max, self._sequences_at_once)
+        return sequence_limit_answer(prompt, request.n, sequences_max)
 
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> EngineAnswer:
         """Run a streaming request; cancelling aborts its sequences."""
@@ -240,8 +251,15 @@ class VllmServing:
         return events.end()
 
 
-async def _respond(route: _Route, request: Any) -> EngineAnswer:
-    return answer_from_response(await route.handle(request))
+async def _respond(route: _Route, request: Any, sequences_max: int) -> EngineAnswer:
+    """Run the waves of a request one after the other."""
+    responses = []
+    for wave in sequence_waves(request, sequences_max):
+        response = await route.handle(wave)
+        if isinstance(response, ErrorResponse):
+            return answer_from_response(response)
+        responses.append(response)
+    return answer_from_response(join_responses(request, responses))
 
 
 def _require_parser(name: str | None) -> None:
