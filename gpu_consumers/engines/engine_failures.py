@@ -62,11 +62,16 @@ def sequence_limit_answer(prompt: object, n: int | None, sequences_max: int) -> 
     count = 1 if n is None else n
     if count > sequences_max:
         return error_answer(400, f"`n` must be at most {sequences_max}.", param="n")
-    prompts = len(prompt) if isinstance(prompt, list) and not _is_tokens(prompt) else 1
+    prompts = prompt_count(prompt)
     if prompts * count <= sequences_max:
         return None
     message = f"{prompts} prompts times `n` = {count} are more than {sequences_max} sequences."
     return error_answer(400, message, param="prompt")
+
+
+def prompt_count(prompt: object) -> int:
+    """Return the number of prompts in a body; a chat has one, and no field `prompt`."""
+    return len(prompt) if isinstance(prompt, list) and not _is_tokens(prompt) else 1
 
 
 def _is_tokens(prompt: list[object]) -> bool:
@@ -107,7 +112,19 @@ def check_vectors(data: Iterable[Mapping[str, Any]]) -> None:
             raise NotFiniteError
 
 
-def is_not_finite(failure: BaseException) -> bool:
+def failure_answer(failure: BaseException) -> EngineAnswer | None:
+    """Return the answer to an item that failed with an exception that vLLM has no status for.
+
+    None for any other exception.
+    """
+    if _is_not_finite(failure):
+        return NOT_FINITE
+    if isinstance(failure, RecursionError):
+        return error_answer(400, "The request body is nested too deeply.", code="invalid_value")
+    return None
+
+
+def _is_not_finite(failure: BaseException) -> bool:
     """Whether `failure` is NotFiniteError, or `json` refusing to encode such a number."""
     if isinstance(failure, NotFiniteError):
         return True

@@ -148,10 +148,11 @@ class SlottedEngine(ABC):
         """Run one online call, which has a slot. Cancelling and errors: see `Engine.serve`."""
 
 
-def scheduler_priority(requested: int, *, is_bulk: bool) -> int:
+def scheduler_priority(requested: int, *, is_bulk: bool, is_large: bool = False) -> int:
     """Return the priority for vLLM's scheduler; lower is earlier.
 
     Online calls are equal and ahead of every item: a requested priority would delay the calls of
-    other clients. Items keep their requested order among themselves.
+    other clients. Only a large one, of many sequences, is behind the others. Items keep their
+    requested order among themselves.
     """
-    return max(requested, 0) + 1 if is_bulk else 0
+    return max(requested, 0) + 2 if is_bulk else int(is_large)

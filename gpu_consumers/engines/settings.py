@@ -156,7 +156,8 @@ class EngineSettings(Settings):
 
     vllm_body_sequences_max: int = Field(default=128, ge=1)
     """vllm: sequences of one body, `n` for each prompt; more are refused with 400. They share one
-    slot. Inputs to embed, score or classify run so many at a time. Default 128."""
+    slot, and run in waves that leave places for other calls. Inputs to embed, score or classify run
+    so many at a time, or fewer by their tokens. Default 128."""
 
     vllm_unbounded_grammars: bool = False
     """vllm: accept context-free grammars, structural tags and any pattern in bodies. Some stop the

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import item_timeout_answer
 from tests.e2e.remote_engine import RemoteEngine
 
 Call = tuple[str, bytes]
 """An endpoint and a body."""
 
 _PAUSE_S = 0.005
-_BODY_TIMEOUT_S = 60.0
+_BODY_TIMEOUT_S = 20.0
 
 
 @dataclass
@@ -40,7 +41,10 @@ class HostileRuns:
 
 
 async def run_beside(engine: RemoteEngine, body: Call, other: Call) -> HostileRun:
-    """Send one hostile body while another tenant calls all the time."""
+    """Send one hostile body while another tenant calls all the time.
+
+    A body that generates for longer than 20 s is cancelled.
+    """
     worst_s, has_ended = 0.0, asyncio.Event()
 
     async def call_repeatedly() -> None:
@@ -55,6 +59,8 @@ async def run_beside(engine: RemoteEngine, body: Call, other: Call) -> HostileRu
     calls = asyncio.create_task(call_repeatedly())
     try:
         answer = await asyncio.wait_for(engine.serve(*body, None), _BODY_TIMEOUT_S)
+    except TimeoutError:
+        answer = item_timeout_answer(_BODY_TIMEOUT_S)
     finally:
         has_ended.set()
         await calls

@@ -61,7 +61,7 @@ HOSTILE = {
     *("empty messages", "numbers as messages", "numbers as parts", "tools", "a long bad word"),
     *("a deep schema", "doubling references", "a repeated alternation"),
     *("an ambiguous grammar", "a truncated long text", "a long stop string", "allowed tokens"),
-    *("prompts of tokens", "deep lists"),
+    *("prompts of tokens", "deep lists", "references in a circle"),
 }
 HOSTILE_INPUTS = {
     "inputs",
@@ -246,6 +246,19 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         errors = {name for name, run in runs.by_name.items() if run.answer.status_code >= 500}
         assert errors == set()
 
+    async def test_many_sequences_are_answered_as_if_whole(self, engine: Engine) -> None:
+        """Of 16 sequences at once 12 may be of one body; 13 run in two waves."""
+        prompts = [f"text number {number}" for number in range(13)]
+        fields = {"model": MODEL, "max_tokens": 4, "ignore_eos": True, "echo": True}
+        bodies = [msgspec.json.encode(fields | {"prompt": one}) for one in (prompts, prompts[12])]
+        whole, alone = await run(engine, "/v1/completions", bodies)
+        choices = content_of(whole)["choices"]
+        assert [choice["index"] for choice in choices] == list(range(13))
+        for prompt, choice in zip(prompts, choices, strict=True):
+            assert choice["text"].startswith(prompt)
+        assert whole.output_tokens == 13 * alone.output_tokens == 13 * 4
+        assert whole.input_tokens >= 13 * (alone.input_tokens - 1)  # ten of the numbers have one digit
+
     async def test_schemas_and_simple_patterns_are_accepted(self, engine: Engine) -> None:
         body = chat_body(structured_outputs={"regex": "[a-c]{3}"}, max_tokens=20)
         (answer,) = await run(engine, CHAT, [body])
@@ -301,6 +314,10 @@ class TestVllmEmbeddings(OnlineEmbeddingsConformance, ScoresConformance):
             content_of(alone)["data"][0]["embedding"], abs=0.05
         )
         assert whole.input_tokens == content_of(whole)["usage"]["prompt_tokens"] > 900
+        ranked = {"model": MODEL, "query": "a query", "documents": texts}
+        (query,) = await run(engine, EMBEDDINGS, [embeddings_body("a query")])
+        (ranks,) = await run(engine, "/v1/rerank", [msgspec.json.encode(ranked)])
+        assert ranks.input_tokens == whole.input_tokens + query.input_tokens
 
     async def test_another_model_is_not_served(self, engine: Engine) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a", model="another")])

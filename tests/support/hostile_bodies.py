@@ -177,6 +177,54 @@ def _grammars() -> dict[str, dict[str, Any]]:
     }
 
 
+def _recursive_schemas() -> dict[str, dict[str, Any]]:
+    """Return schemas that refer to themselves."""
+    itself = {"$ref": "#/$defs/a"}
+    node = {"type": "object", "properties": {"a": {"type": "array", "items": itself}}}
+    return {
+        "a schema that is itself": _schema({"$ref": "#"}),
+        "references in a circle": _schema(
+            {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": itself}} | itself
+        ),
+        "a property that is itself": _schema(
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/properties/a"}},
+                "required": ["a"],
+            }
+        ),
+        "a tree of objects": _schema({"$defs": {"a": node}} | itself),
+        "an endless object": _schema(
+            {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+        ),
+        "a tool that is itself": {"tools": [_tool(itself | {"$defs": {"a": itself}})]},
+    }
+
+
+def _many_sequences() -> dict[str, dict[str, Any]]:
+    """Return bodies of as many long sequences as one body may have."""
+    base = {"n": 128, "max_tokens": 1_900, "ignore_eos": True}
+    long_text = {"role": "user", "content": "word " * 1_000}
+    return {
+        "128 answers": base,
+        "128 answers with bad words": base | {"bad_words": [f"word {n}" for n in range(256)]},
+        "128 answers with stop strings": base
+        | {"stop": ["s" * 16_000 + str(n) for n in range(64)]},
+        "128 answers with biases": base | {"logit_bias": {str(n): 1.0 for n in range(1_000)}},
+        "128 answers of a schema": base | _schema(wide(500)),
+        "128 answers of a pattern": base | _structured(regex="(a?b?c?[a-z]?){1,100}"),
+        "128 answers with log probabilities": base | {"logprobs": True, "top_logprobs": 20},
+        "128 answers with repetitions": base
+        | {
+            "repetition_detection": {"max_pattern_size": 900, "min_count": 2, "min_pattern_size": 1}
+        },
+        "128 beams": base | {"use_beam_search": True},
+        "2,048 messages": {"messages": [_USER] * 2_048, "max_tokens": 1},
+        "128 tools": {"tools": [_tool(wide(200), f"f{n}") for n in range(20)]},
+        "log probabilities of a prompt": {"messages": [long_text], "prompt_logprobs": 20},
+    }
+
+
 def _texts_and_unknown_fields() -> dict[str, dict[str, Any]]:
     """Return long texts, and fields that vLLM does not know."""
     return {
@@ -238,6 +286,8 @@ def chat_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
             _messages_and_tools,
             _lists_and_arguments,
             _grammars,
+            _recursive_schemas,
+            _many_sequences,
             _texts_and_unknown_fields,
         )
         for name, fields in group().items()
@@ -253,6 +303,21 @@ def chat_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
         "prompts of tokens": {"prompt": [[1]] * MANY},
         "tokens": {"prompt": [1] * 1_000_000},
         "objects as prompts": {"prompt": [{}] * MANY},
+        "128 long prompts": {"prompt": ["word " * 600] * 128},
+        "128 prompts of 1,900 tokens": {
+            "prompt": [[n, *range(10, 1_000), *range(10, 918)] for n in range(10, 138)]
+        },
+        "128 prompts with long answers": {
+            "prompt": ["a"] * 128,
+            "max_tokens": 1_900,
+            "ignore_eos": True,
+        },
+        "128 echoes with log probabilities": {
+            "prompt": [[n, *range(10, 1_000)] for n in range(10, 138)],
+            "echo": True,
+            "logprobs": 20,
+            "max_tokens": 1,
+        },
         "embedded prompts": {"prompt": "a", "prompt_embeds": ["AAAA"] * MANY},
         "a long suffix": {"prompt": "a", "suffix": "b" * 1_000_000},
         "an echo with log probabilities": {
@@ -289,6 +354,27 @@ def pooling_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
             "numbers in messages",
             EMBEDDINGS,
             {"input": [{"role": "user", "content": [1] * 180}] * 2_048},
+        ),
+        ("2,048 inputs of 180 words", EMBEDDINGS, {"input": ["word " * 180] * 2_048}),
+        (
+            "300 truncated inputs",
+            EMBEDDINGS,
+            {"input": ["ab c " * 2_000] * 300, "truncate_prompt_tokens": 200},
+        ),
+        (
+            "2,048 inputs as base64",
+            EMBEDDINGS,
+            {"input": ["a b c"] * 2_048, "encoding_format": "base64"},
+        ),
+        (
+            "2,048 pairs of 150 words",
+            SCORE,
+            {"text_1": ["word " * 150] * 2_048, "text_2": ["term " * 150] * 2_048},
+        ),
+        (
+            "2,048 documents of 200 words",
+            RERANK,
+            {"query": "word " * 200, "documents": ["term " * 200] * 2_048},
         ),
         ("2,048 inputs", EMBEDDINGS, {"input": ["a b c"] * 2_048}),
         ("first texts", SCORE, {"text_1": ["a"] * MANY, "text_2": "b"}),

@@ -1,6 +1,7 @@
 """vLLM's serving objects as a table of routes, and their responses as answers."""
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,10 +21,12 @@ from vllm.entrypoints.pooling.classify.protocol import (
     ClassificationRequest,
 )
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest, EmbeddingRequest
+from vllm.entrypoints.pooling.scoring.io_processor import JinaRankingIOProcessorMixin
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.platforms import current_platform
+from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -34,15 +37,15 @@ from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.engine_failures import (
-    NOT_FINITE,
     check_vectors,
+    failure_answer,
     invalid_body_answer,
-    is_not_finite,
     is_out_of_memory,
+    prompt_count,
     refusal_answer,
     sequence_limit_answer,
 )
-from gpu_consumers.engines.engine_slots import scheduler_priority
+from gpu_consumers.engines.engine_slots import scheduler_priority, square_root_headroom
 from gpu_consumers.engines.error_answers import (
     error_answer,
     item_timeout_answer,
@@ -54,9 +57,15 @@ from gpu_consumers.engines.response_fields import answer_with_usage
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
-from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs, with_short_input
-
-_RECURSIVE = "The request body is nested too deeply, or a schema in it refers to itself."
+from gpu_consumers.engines.vllm.input_slices import (
+    InputSlices,
+    SlicedAnswer,
+    SliceLimits,
+    SlicePace,
+    with_short_input,
+)
+from gpu_consumers.engines.vllm.schema_references import endless_reference_answer
+from gpu_consumers.engines.vllm.sequence_waves import join_responses, sequence_waves
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,7 @@ class _Route:
     request: TypeAdapter[Any]  # vLLM's own model of the body
     handle: Callable[[Any], Awaitable[Any]]
     plain: TypeAdapter[Any] | None = None  # the same of a body whose `input` holds no messages
+    is_split: bool = True  # whether slices of its inputs have the same answers
 
 
 class VllmServing:
@@ -74,7 +84,14 @@ class VllmServing:
     ) -> None:
         self._sequences_max = settings.vllm_body_sequences_max
         # No more than run at once: the call of another tenant waits for one slice at most.
-        self._slice_inputs_max = min(self._sequences_max, settings.vllm_max_num_seqs)
+        inputs_max = min(self._sequences_max, settings.vllm_max_num_seqs)
+        self._slice_limits = SliceLimits(inputs_max, engine.model_config.max_model_len)
+        step_tokens = engine.vllm_config.scheduler_config.max_num_batched_tokens
+        seats = settings.vllm_max_num_seqs
+        self._sequences_at_once = seats - square_root_headroom(seats)
+        self._small_sequences_max = max(1, seats // 16)
+        self._call_pace = SlicePace(step_tokens)
+        self._item_pace = SlicePace(step_tokens, is_constant=True)
         self._answer_bytes_max = settings.answer_bytes_max
         self._accepts_any_grammar = settings.vllm_unbounded_grammars
         self._engine = engine
@@ -143,7 +160,7 @@ class VllmServing:
                     events = _stream_events(request, emit, meter)
                     work = self._stream(route, request, events)
                 else:
-                    work = _respond(route, request)
+                    work = _respond(route, request, self._sequences_at_once)
             else:
                 work = self._pool(endpoint, route, body, is_bulk=is_bulk)
             return await self._timeout.run(work)
@@ -161,10 +178,8 @@ class VllmServing:
                 raise EngineDeadError from refusal
             if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call just fails
                 raise EngineOutOfMemoryError from refusal
-            if is_not_finite(refusal):
-                return NOT_FINITE
-            if isinstance(refusal, RecursionError):
-                return error_answer(400, _RECURSIVE, code="invalid_value")
+            if (answer := failure_answer(refusal)) is not None:
+                return answer
             return answer_from_response(create_error_response(refusal))
 
     def _parse(self, route: _Route, body: bytes, *, is_bulk: bool) -> Any:
@@ -178,7 +193,10 @@ class VllmServing:
             model.validate_json(short)  # the other fields
             model = route.plain
         request = model.validate_json(body)
-        request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
+        sequences = prompt_count(getattr(request, "prompt", None)) * (getattr(request, "n", 1) or 1)
+        request.priority = scheduler_priority(
+            request.priority, is_bulk=is_bulk, is_large=sequences > self._small_sequences_max
+        )
         if request.truncate_prompt_tokens is not None and request.truncation_side is None:
             # With its default made explicit, vLLM cuts a long text before it tokenizes it.
             request.truncation_side = self._engine.get_tokenizer().truncation_side
@@ -187,23 +205,38 @@ class VllmServing:
     async def _pool(
         self, endpoint: str, route: _Route, body: bytes, *, is_bulk: bool
     ) -> EngineAnswer:
-        """Run a body of inputs, a slice of them at a time."""
-        bodies = split_inputs(endpoint, body, self._slice_inputs_max)
+        """Run a body of inputs, a slice of them at a time.
+
+        The slices of a call are bounded by their time; items have a step of the engine each, since
+        online calls overtake them.
+        """
+        pace = self._item_pace if is_bulk else self._call_pace
+        slices = InputSlices(endpoint if route.is_split else "", body, self._slice_limits, pace)
         sliced = SlicedAnswer(endpoint, body, self._answer_bytes_max)
-        for part in bodies:
-            answer = await _respond(route, self._parse(route, part, is_bulk=is_bulk))
-            if (failed := sliced.add(answer)) is not None:
+        while (part := slices.next_body()) is not None:
+            request = self._parse(route, part, is_bulk=is_bulk)
+            began_s = time.monotonic()
+            response = await route.handle(request)
+            answer = answer_from_response(response)
+            slices.record(answer.input_tokens, time.monotonic() - began_s)
+            query_tokens = getattr(response, "query_tokens", 0) if slices.has_shared_query else 0
+            if (failed := sliced.add(answer, query_tokens)) is not None:
                 return failed
-        return answer if len(bodies) == 1 else sliced.join()
+        return sliced.join()
 
     def _refusal(self, request: Any, body: bytes, *, may_stream: bool) -> EngineAnswer | None:
         """Return the refusal of a body that vLLM would accept, or None."""
         if request.stream and not may_stream:
             return stream_unsupported_answer()
+        if endless := endless_reference_answer(body):
+            return endless
         if not self._accepts_any_grammar and (costly := costly_grammar_answer(body)):
             return costly
         prompt = getattr(request, "prompt", None)  # a chat has none
-        return sequence_limit_answer(prompt, request.n, self._sequences_max)
+        sequences_max = self._sequences_max
+        if request.stream:  # a stream has no waves
+            sequences_max = min(sequences_max, self._sequences_at_once)
+        return sequence_limit_answer(prompt, request.n, sequences_max)
 
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> EngineAnswer:
         """Run a streaming request; cancelling aborts its sequences."""
@@ -218,8 +251,15 @@ class VllmServing:
         return events.end()
 
 
-async def _respond(route: _Route, request: Any) -> EngineAnswer:
-    return answer_from_response(await route.handle(request))
+async def _respond(route: _Route, request: Any, sequences_max: int) -> EngineAnswer:
+    """Run the waves of a request one after the other."""
+    responses = []
+    for wave in sequence_waves(request, sequences_max):
+        response = await route.handle(wave)
+        if isinstance(response, ErrorResponse):
+            return answer_from_response(response)
+        responses.append(response)
+    return answer_from_response(join_responses(request, responses))
 
 
 def _require_parser(name: str | None) -> None:
@@ -250,8 +290,11 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
             TypeAdapter(EmbeddingCompletionRequest),
         )
     if getattr(state, "serving_scores", None) is not None:
-        routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
-        routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), state.serving_scores)
+        scores = state.serving_scores
+        _report_query_tokens(scores)
+        is_split = not isinstance(scores.io_processor, JinaRankingIOProcessorMixin)  # ranks a list
+        routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), scores, is_split=is_split)
+        routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), scores, is_split=is_split)
     if getattr(state, "serving_classification", None) is not None:
         routes["/v1/classify"] = _Route(
             TypeAdapter(ClassificationRequest),
@@ -259,6 +302,24 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
             TypeAdapter(ClassificationCompletionRequest),
         )
     return routes
+
+
+def _report_query_tokens(scores: Any) -> None:
+    """Let the responses of vLLM's scores carry the tokens of a query that all documents share.
+
+    A model that embeds both texts runs such a query once a body, and so once a slice; others run it
+    with each document.
+    """
+    build = scores._build_response  # noqa: SLF001 (no other place knows the tokens)
+
+    def build_response(context: Any) -> Any:
+        response = build(context)
+        if context.n_queries == 1:
+            query = context.engine_inputs[0]["prompts"]
+            response.query_tokens = extract_prompt_len(scores.model_config, query)
+        return response
+
+    scores._build_response = build_response  # noqa: SLF001
 
 
 def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> StreamEvents:

@@ -18,8 +18,8 @@ from gpu_consumers.engines.engine_failures import (
     NOT_FINITE,
     NotFiniteError,
     check_vectors,
+    failure_answer,
     invalid_body_answer,
-    is_not_finite,
     is_out_of_memory,
     refusal_answer,
     sequence_limit_answer,
@@ -140,10 +140,10 @@ def test_vectors_with_non_finite_numbers_are_rejected(wrong: list[float]) -> Non
 def test_standard_library_error_is_recognised() -> None:
     with pytest.raises(ValueError, match="not JSON") as refused:
         json.dumps({"score": NAN}, allow_nan=False)  # as vLLM's own responses are rendered
-    assert is_not_finite(refused.value)
-    assert is_not_finite(NotFiniteError())
-    assert not is_not_finite(ValueError("a wrong parameter"))
-    assert not is_not_finite(RuntimeError("not JSON compliant"))
+    assert failure_answer(refused.value) is NOT_FINITE
+    assert failure_answer(NotFiniteError()) is NOT_FINITE
+    assert failure_answer(ValueError("a wrong parameter")) is None
+    assert failure_answer(RuntimeError("not JSON compliant")) is None
 
 
 def test_non_finite_answer_is_transient() -> None:
@@ -175,3 +175,15 @@ def test_of_very_many_mistakes_only_the_count_is_told() -> None:
         TypeAdapter(list[int]).validate_python(["x"] * 3_000)
     error = json.loads(invalid_body_answer(refused.value).body)["error"]
     assert error["message"] == "The request body has 3000 validation errors."
+
+
+def test_nesting_beyond_the_stack_is_an_error_of_the_body() -> None:
+    deep: list[object] = []
+    for _ in range(200_000):
+        deep = [deep]
+    with pytest.raises(RecursionError) as too_deep:
+        json.dumps(deep)
+    answer = failure_answer(too_deep.value)
+    assert answer is not None
+    assert (answer.status_code, error_code_of(answer.body)) == (400, "invalid_value")
+    assert not is_transient(answer)

@@ -127,9 +127,10 @@ async def test_all_slots_are_released_in_any_order_of_events(seed: int) -> None:
     assert slots.acquire_bulk(total) == total - slots.headroom
 
 
-def test_items_follow_calls_in_requested_order_and_calls_are_equal() -> None:
+def test_items_follow_calls_in_requested_order_and_small_calls_are_equal() -> None:
     requested = [-(2**31), -1, 0, 1, 2**31]
     items = [scheduler_priority(priority, is_bulk=True) for priority in requested]
     assert items == sorted(items)
-    assert min(items) > 0
+    large = scheduler_priority(0, is_bulk=False, is_large=True)
+    assert min(items) > large > 0
     assert {scheduler_priority(priority, is_bulk=False) for priority in requested} == {0}

@@ -7,13 +7,28 @@ import pytest
 
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.vllm.input_slices import SlicedAnswer, split_inputs, with_short_input
+from gpu_consumers.engines.vllm.input_slices import (
+    SLICE_S,
+    InputSlices,
+    SlicedAnswer,
+    SliceLimits,
+    SlicePace,
+    with_short_input,
+)
 
 EMBEDDINGS, SCORE, RERANK = "/v1/embeddings", "/v1/score", "/v1/rerank"
 
 
 def encoded(body: dict[str, Any]) -> bytes:
     return json.dumps({"model": "m", **body}).encode()
+
+
+def split_inputs(
+    endpoint: str, body: bytes, inputs_max: int, tokens_max: int = 10_000, context_tokens: int = 512
+) -> list[bytes]:
+    pace = SlicePace(tokens_max, is_constant=True)
+    whole = InputSlices(endpoint, body, SliceLimits(inputs_max, context_tokens), pace)
+    return list(iter(whole.next_body, None))
 
 
 def slices(endpoint: str, body: dict[str, Any], inputs_max: int = 2) -> list[dict[str, Any]]:
@@ -71,6 +86,83 @@ def test_other_bodies_stay_whole(endpoint: str, body: dict[str, Any]) -> None:
     assert split_inputs(endpoint, encoded(body), 2) == [encoded(body)]
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "body", "counts"),
+    [
+        (EMBEDDINGS, {"input": ["a" * 98, "b" * 98, "c" * 198]}, [2, 1]),
+        (EMBEDDINGS, {"input": ["a" * 5_000] * 4}, [1, 1, 1, 1]),
+        (EMBEDDINGS, {"input": ["a" * 500] * 2, "unknown": [1] * 20}, [1, 1]),
+        (EMBEDDINGS, {"input": [[1] * 150, [2] * 50, [3] * 150, [4] * 40]}, [2, 2]),
+        (EMBEDDINGS, {"input": ["a"] * 3, "pad_prompt_tokens": 99, "user": "a" * 200}, [1, 1, 1]),
+        (SCORE, {"text_1": "q" * 98, "text_2": ["a" * 48, "b" * 48, "c" * 48]}, [1, 1, 1]),
+        (SCORE, {"text_1": ["q" * 98] * 3, "text_2": ["a"] * 3}, [1, 1, 1]),
+        (SCORE, {"data_1": "q", "data_2": [{"content": []}] * 9, "user": "u" * 99}, [1] * 9),
+        (RERANK, {"query": "q", "documents": ["a" * 48] * 8}, [3, 3, 2]),
+    ],
+)
+def test_slices_are_bounded_in_tokens(
+    endpoint: str, body: dict[str, Any], counts: list[int]
+) -> None:
+    parts = [json.loads(part) for part in split_inputs(endpoint, encoded(body), 100, 200, 200)]
+    field = next(name for name in ("input", "text_2", "data_2", "documents") if name in body)
+    assert [len(part[field]) for part in parts] == counts
+    assert [one for part in parts for one in part[field]] == body[field]
+
+
+def test_short_bodies_stay_whole() -> None:
+    body = encoded({"input": ["a", "b"]})
+    assert split_inputs(EMBEDDINGS, body, 100, len(body)) == [body]
+    assert split_inputs(EMBEDDINGS, body, 100, len(body) - 1) == [body]
+    assert len(split_inputs(EMBEDDINGS, body, 1, len(body))) == 2
+
+
+def test_the_pace_follows_the_rate_of_the_engine() -> None:
+    pace = SlicePace(100_000)
+    first = pace.tokens_max
+    for _ in range(20):  # 50,000 tokens a second
+        pace.record(pace.tokens_max, pace.tokens_max / 50_000)
+    assert pace.tokens_max == pytest.approx(50_000 * SLICE_S, rel=0.01)
+    assert pace.tokens_max > first
+    pace.record(pace.tokens_max, 10 * SLICE_S)
+    assert pace.tokens_max == pytest.approx(5_000 * SLICE_S, rel=0.01)
+
+
+def test_the_pace_has_bounds() -> None:
+    pace = SlicePace(4_000)
+    pace.record(1, 0.01)  # a slice of few tokens says little
+    assert pace.tokens_max == 1_024
+    for _ in range(20):
+        pace.record(10_000, 0.001)
+    assert pace.tokens_max == 4_000
+    pace.record(1, 60.0)
+    assert pace.tokens_max == 256
+    pace.record(10_000, 0.001)
+    assert pace.tokens_max == 512
+
+
+def test_only_slices_of_split_bodies_set_the_pace() -> None:
+    pace = SlicePace(4_000)
+    whole = InputSlices(EMBEDDINGS, encoded({"input": "a"}), SliceLimits(10, 512), pace)
+    assert whole.next_body() is not None
+    whole.record(1, 60.0)
+    assert pace.tokens_max == 1_024
+
+
+@pytest.mark.parametrize(
+    ("body", "is_shared"),
+    [
+        ({"text_1": "q", "text_2": ["a", "b", "c"]}, True),
+        ({"text_1": ["q"], "text_2": ["a", "b", "c"]}, True),
+        ({"text_1": ["p", "q", "r"], "text_2": ["a", "b", "c"]}, False),
+    ],
+)
+def test_a_query_of_all_documents_is_shared(body: dict[str, Any], is_shared: bool) -> None:
+    pace = SlicePace(4_000)
+    assert (
+        InputSlices(SCORE, encoded(body), SliceLimits(2, 512), pace).has_shared_query is is_shared
+    )
+
+
 def test_what_is_no_json_stays_whole() -> None:
     for body in (b'{"input":[,,,', b"[,,,]", b'{"input":["\xff",1,2,3]}'):
         assert split_inputs(EMBEDDINGS, body, 2) == [body]
@@ -105,6 +197,21 @@ def test_ranks_are_of_all_documents(top_n: int, order: list[int]) -> None:
     second = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.3}]
     found = joined(RERANK, {"top_n": top_n}, answer(first, "results"), answer(second, "results"))
     assert [row["index"] for row in found["results"]] == order
+
+
+def test_a_shared_query_is_counted_once() -> None:
+    sliced = SlicedAnswer(SCORE, b"{}", 10_000)
+    rows = [{"index": 0, "score": 0.5}] * 5
+    for _ in range(3):
+        assert sliced.add(answer(rows), query_tokens=2) is None
+    assert sliced.join().input_tokens == 15 - 2 * 2
+
+
+def test_the_only_answer_is_not_changed() -> None:
+    sliced = SlicedAnswer(EMBEDDINGS, b"{}", 10_000)
+    whole = answer([{"index": 0, "embedding": [0.5]}])
+    assert sliced.add(whole, query_tokens=1) is None
+    assert sliced.join() is whole
 
 
 def test_the_first_error_is_the_answer() -> None:
