@@ -56,7 +56,7 @@ class Item(Record, frozen=True):
     index: int  # 0-based position among the items of the job
     custom_id: str
     body: bytes  # JSON request body; empty when it travels by reference
-    token_count: int  # estimate: prompt plus requested output
+    token_count: int  # estimate: prompt plus expected output
     attempt: int = 1
     offset: int = 0  # of the whole line in the input file, bytes
     length: int = 0  # of the line; non-zero only when it travels by reference
