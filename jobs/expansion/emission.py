@@ -67,10 +67,13 @@ class ItemReader:
             lines_before=cursor.line_number,
         )
 
-    def read_items(self, count_max: int, bytes_max: int) -> list[Item]:
+    def read_items(
+        self, count_max: int, bytes_max: int, expected_output: float = OUTPUT_TOKENS_PRIOR
+    ) -> list[Item]:
         """Return the next items: at most `count_max`, and none after `bytes_max` were read.
 
-        Raises InputChangedError at a line that validation would have rejected.
+        `expected_output` is the expected tokens of one sequence. Raises InputChangedError at a line
+        that validation would have rejected.
         """
         items: list[Item] = []
         index, endpoint, byte_count = self.cursor.item_index, self._job.endpoint, 0
@@ -80,7 +83,7 @@ class ItemReader:
             if next_line is None:
                 break
             number, offset, line = next_line
-            items.append(parse_item(index, offset, line, endpoint))
+            items.append(parse_item(index, offset, line, endpoint, expected_output))
             size = len(line or b"")
             end = offset + size + 1  # one past the end if the last line has no newline
             index += 1

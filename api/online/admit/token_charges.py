@@ -12,6 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from api.online.admit.admission import RateLimits, TenantBuckets
+from core.limits import CLIENT_LEFT_STATUS
 from core.output_estimator import OutputEstimator
 from core.token_estimates import RequestedTokens, TokenEstimate
 from topics.records.records import Reply, ReplyEnd
@@ -79,15 +80,14 @@ class TokenCharges:
         charged = buckets.admit(estimate.total, now_s=now_s)
         return Charge(buckets, charged, estimate, requested, source)
 
-    def settle(self, charge: Charge, end: ReplyEnd, *, has_started: bool, now_s: float) -> None:
+    def settle(self, charge: Charge, end: ReplyEnd, *, now_s: float) -> None:
         """Charge the usage that the end of a call states, and learn from it.
 
-        A call that ran into its time limit, on an engine that does not count, keeps its charge.
+        A call that was aborted on an engine that does not count keeps its reservation.
         """
         if charge.is_settled:
             return
-        is_unknown = has_started and _is_uncounted(end)
-        charge.settle(charge.charged if is_unknown else _used(end), now_s=now_s)
+        charge.settle(charge.charged if _is_uncounted(end) else _used(end), now_s=now_s)
         self._learn(charge, end)
 
     def await_report(
@@ -101,8 +101,9 @@ class TokenCharges:
     ) -> None:
         """Charge a call without an end for now; the report of its replica corrects that.
 
-        A call that has not started costs nothing. One that has keeps its reservation, or is charged
-        the prompt and the pieces that arrived if they are more. A lost report changes nothing.
+        A call that is not known to have started costs nothing. One that has keeps its reservation,
+        or is charged the prompt and the pieces that arrived if they are more. A lost report changes
+        nothing.
         """
         if charge.is_settled:
             return
@@ -124,11 +125,12 @@ class TokenCharges:
                 charge.correct(max(charge.charged, reserved), now_s=now_s)  # it has started
                 continue
             del self._unreported[reply.request_id]
-            if not _is_uncounted(reply.end):
-                used = _used(reply.end)
-                if reply.end.output_tokens and not reply.end.input_tokens:
-                    used += charge.estimate.prompt  # its engine counts no prompts
-                charge.correct(used, now_s=now_s)
+            used = _used(reply.end)
+            if _is_uncounted(reply.end):
+                used = max(charge.charged, reserved)
+            elif reply.end.output_tokens and not reply.end.input_tokens:
+                used += charge.estimate.prompt  # its engine counts no prompts
+            charge.correct(used, now_s=now_s)
             self._learn(charge, reply.end)
 
     def _learn(self, charge: Charge, end: ReplyEnd) -> None:
@@ -142,5 +144,6 @@ def _used(end: ReplyEnd) -> int:
 
 
 def _is_uncounted(end: ReplyEnd) -> bool:
-    """Whether a call ended by its time limit, and its replica does not know what it used."""
-    return end.status_code == HTTPStatus.GATEWAY_TIMEOUT and not _used(end)
+    """Whether a call was aborted in its execution, on an engine that does not count its tokens."""
+    is_aborted = end.status_code in (CLIENT_LEFT_STATUS, HTTPStatus.GATEWAY_TIMEOUT)
+    return is_aborted and end.execution_s > 0 and not _used(end)

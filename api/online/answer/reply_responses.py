@@ -143,7 +143,7 @@ def close_call(online: OnlineRuntime, admitted: AdmittedCall, call: OpenCall) ->
 def settle_charge(charges: TokenCharges, charge: Charge, call: OpenCall, *, now_s: float) -> None:
     """Charge a call that has ended here: its usage, or what is known until its replica reports."""
     if call.end is not None:
-        charges.settle(charge, call.end, has_started=call.has_started, now_s=now_s)
+        charges.settle(charge, call.end, now_s=now_s)
         return
     has_job_ended = call.failure is not None and call.failure.code in _ENDS_JOB
     continues = call.is_durable and not has_job_ended

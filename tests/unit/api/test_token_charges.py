@@ -198,22 +198,26 @@ def test_a_call_in_the_background_is_settled_by_its_later_reply() -> None:
     assert limited.charged == PROMPT + 5
 
 
-@pytest.mark.parametrize(
-    ("status", "started", "charged"), [(400, True, 0), (503, False, 0), (504, False, 0)]
-)
-def test_a_refusal_or_a_failure_before_execution_is_given_back(
-    status: int, started: bool, charged: float
-) -> None:
-    limited, call = Limited(), open_call(started=started)
-    end = ReplyEnd(status, b"{}")
-    limited.charges.settle(limited.reserve(), end, has_started=call.has_started, now_s=0.0)
-    assert limited.charged == charged
-
-
-def test_a_time_limit_without_known_usage_leaves_the_reservation() -> None:
-    limited, call = Limited(), open_call(started=True)
-    hear(call, end=ReplyEnd(504, b"{}"))
+@pytest.mark.parametrize("status", [400, 503, 504])
+def test_a_refusal_or_a_failure_before_execution_is_given_back(status: int) -> None:
+    limited, call = Limited(), open_call()
+    hear(call, end=ReplyEnd(status, b"{}"))
     limited.settle(limited.reserve(), call)
+    assert limited.charged == 0
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_an_aborted_execution_that_was_not_counted_keeps_its_reservation(is_left: bool) -> None:
+    limited, call = Limited(), open_call()
+    end = ReplyEnd(499 if is_left else 504, b"{}", execution_s=1.5)
+    if is_left:
+        call.disconnect()
+    else:
+        hear(call, end=end)
+    limited.settle(limited.reserve(), call)
+    if is_left:
+        assert limited.charged == 0
+        limited.report(call, end)
     assert limited.charged == RESERVED
 
 
