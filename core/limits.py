@@ -27,3 +27,6 @@ NUMBER_MAX = 2**31 - 1
 
 ATTEMPT_MAX = 2**15 - 1
 """Largest attempt number: a `smallint` column."""
+
+CLIENT_LEFT_STATUS = 499
+"""Status, as in nginx, of the end of a call whose client left. It has the usage of what ran."""

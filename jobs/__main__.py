@@ -84,7 +84,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             settings=settings,
             loads=loads,
             leased_jobs=leased_jobs,
-            expander=Expander(engine, objects, producers[0], leased_jobs, clock),
+            expander=Expander(
+                engine, objects, producers[0], leased_jobs, clock, capacities.expected_output
+            ),
             validator=validator,
             capacities=capacities,
             notifications=job_notifications,

@@ -27,7 +27,7 @@ from api.online.settings import OnlineSettings
 from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.body_limits import find_exceeded_limit
 from core.streaming import OWN_FIELDS, STREAMED_ENDPOINTS, StreamField, is_stream_requested
-from jobs.input.token_estimates import token_count
+from core.token_estimates import requested_tokens
 
 
 async def read_body(exchange: Exchange, settings: OnlineSettings) -> bytes:
@@ -130,7 +130,7 @@ def parse_call(endpoint: str, body: bytes, limits: BodyLimits = DEFAULT_BODY_LIM
         timeout_s=_field_s(fields.timeout_ms, "timeout_ms"),
         queue_timeout_s=_field_s(fields.queue_timeout_ms, "queue_timeout_ms"),
         background=fields.background is True,
-        token_count=token_count(endpoint, engine_body, len(engine_body)),
+        requested=requested_tokens(endpoint, engine_body),
     )
 
 

@@ -6,10 +6,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from api.online.admit.admission import Charge
+from api.online.admit.token_charges import Charge
 from api.online.call_errors import deadline_exceeded
 from api.online.exchange import CompleteResponse, Exchange, RawHeaders, Recording
 from core.clock import Clock
+from core.token_estimates import RequestedTokens
 from jobs.store.idempotency import IdempotencyClaim
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
@@ -62,7 +63,7 @@ class ParsedCall:
     timeout_s: float | None  # requested in the body
     queue_timeout_s: float | None  # requested in the body
     background: bool
-    token_count: int  # estimate: prompt plus requested output
+    requested: RequestedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +118,9 @@ class AdmittedCall:
     exchange: Exchange
     planned: PlannedCall
     prepared: PreparedCall
-    charge: Charge  # of the tenant's rate limits; settled when the call ends
+    charge: Charge  # of the tenant's rate limits
     headers: RawHeaders  # of every response to the call
     cache_key: bytes | None  # None: the response is not cached
-    prompt_tokens: int  # estimate
     timings: Timings
 
 

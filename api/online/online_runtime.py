@@ -14,6 +14,7 @@ from uuid import UUID
 from api.online import metrics
 from api.online.admit.admission import ExecutionTimes, PoolStates, RateLimits
 from api.online.admit.model_cache import ModelCache
+from api.online.admit.token_charges import TokenCharges
 from api.online.answer.response_cache import ResponseCache
 from api.online.await_reply.caller_heartbeat import CallerClock, CallerHeartbeatPublisher
 from api.online.await_reply.open_calls import OpenCalls
@@ -86,9 +87,11 @@ class OnlineRuntime:
         self.models = ModelCache(services.database, clock)
         self.calls = OpenCalls(buffer_bytes_max=settings.stream_buffer_bytes)
         self.bodies = LargeBodies(services.objects)
-        self.limits = RateLimits(
-            requests_per_minute=settings.requests_per_minute,
-            tokens_per_minute=settings.tokens_per_minute,
+        self.charges = TokenCharges(
+            RateLimits(
+                requests_per_minute=settings.requests_per_minute,
+                tokens_per_minute=settings.tokens_per_minute,
+            )
         )
         self.pools = PoolStates(since_s=clock.monotonic_s())
         self.execution = ExecutionTimes()
@@ -206,6 +209,7 @@ class OnlineRuntime:
         now_s = self.clock.monotonic_s()
         for record in records:
             self.calls.receive_replies(record.replies, now_s=now_s)
+            self.charges.receive_replies(record.replies, now_s=now_s)
             for request_id in record.questions:
                 self._decide_rerun(request_id, now_s=now_s)
 

@@ -11,10 +11,11 @@ import msgspec
 from api.auth.authentication import authenticate_headers
 from api.http.errors import ApiError, as_api_error
 from api.online import metrics
-from api.online.admit.admission import Charge, OpenCallCounts, find_refusal
+from api.online.admit.admission import OpenCallCounts, correct_limit_headers, find_refusal
 from api.online.admit.call_planning import plan_call
+from api.online.admit.token_charges import Charge
 from api.online.answer.event_stream import EventStreamResponse
-from api.online.answer.reply_responses import ReplyResponses, close_call
+from api.online.answer.reply_responses import ReplyResponses, close_call, settle_charge
 from api.online.answer.response_cache import MISS
 from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import deadline_exceeded, no_capacity, shutting_down
@@ -44,7 +45,6 @@ from api.online.online_runtime import OnlineRuntime
 from api.online.send.call_keys import encrypt_item
 from api.online.send.call_sender import BODY_BYTES_MAX, call_item
 from core.errors import MillraceError
-from jobs.input.token_estimates import prompt_token_count
 from jobs.store.idempotency import version_header
 from topics.records.records import JobRef
 
@@ -137,7 +137,6 @@ class CallPipeline:
             charge=charge,
             headers=headers,
             cache_key=cache_key,
-            prompt_tokens=prompt_token_count(len(planned.parsed.body)),
             timings=Timings(exchange.arrived_s),
         )
 
@@ -181,6 +180,10 @@ class CallPipeline:
             headers = [*headers, *answer.headers]
             await send_response(exchange, CompleteResponse(answer.status, answer.body, headers))
             return
+        if call.end is not None:  # else it is settled when it is closed
+            now_s = self._online.clock.monotonic_s()
+            settle_charge(self._online.charges, admitted.charge, call, now_s=now_s)
+            correct_limit_headers(headers, admitted.charge.buckets, now_s=now_s)
         responses = ReplyResponses(self._online, admitted, call)
         if call.is_stream:
             timings, clock = admitted.timings, self._online.clock
@@ -197,18 +200,17 @@ class CallPipeline:
 
     def _charge_estimate(self, received: ReceivedCall, headers: RawHeaders) -> Charge:
         """Charge the estimated tokens to the tenant's rate limits. Raises ApiError (429)."""
-        now_s = self._online.clock.monotonic_s()
-        buckets = self._online.limits.of_tenant(received.principal.tenant_id, now_s=now_s)
-        charged = buckets.admit(received.parsed.token_count, now_s=now_s)
-        headers += buckets.headers(now_s=now_s)
-        return Charge(buckets, charged)
+        now_s, parsed = self._online.clock.monotonic_s(), received.parsed
+        source = (received.principal.tenant_id, parsed.model, parsed.endpoint)
+        charge = self._online.charges.reserve(source, parsed.requested, now_s=now_s)
+        headers += charge.buckets.headers(now_s=now_s)
+        return charge
 
     def _refund(self, charge: Charge, headers: RawHeaders) -> None:
         """Refund the tokens of a call that is not sent, and correct the headers."""
         now_s = self._online.clock.monotonic_s()
         charge.settle(0, now_s=now_s)
-        corrected = dict(charge.buckets.headers(now_s=now_s))
-        headers[:] = [(name, corrected.get(name, value)) for name, value in headers]
+        correct_limit_headers(headers, charge.buckets, now_s=now_s)
 
     @contextmanager
     def _refunded_if_refused(self, charge: Charge, headers: RawHeaders) -> Iterator[None]:
@@ -265,10 +267,11 @@ class CallPipeline:
         job = admitted.prepared.job
         if job is not None:
             call = OpenCall(job, now_s=self._online.clock.monotonic_s())
-            parsed, line_bytes = admitted.planned.parsed, admitted.prepared.line_bytes
-            item = call_item(job, parsed.body, parsed.token_count, line_bytes)
+            charge, line_bytes = admitted.charge, admitted.prepared.line_bytes
+            body, tokens = admitted.planned.parsed.body, charge.estimate.total
+            settle_charge(self._online.charges, charge, call, now_s=call.opened_s)
             with suppress(ApiError):
-                self._online.sender.send(call, item)
+                self._online.sender.send(call, call_item(job, body, tokens, line_bytes))
 
     async def _store_large_body(
         self, admitted: AdmittedCall, cleanup: AsyncExitStack
@@ -308,7 +311,7 @@ class CallPipeline:
     def _produce(self, admitted: AdmittedCall, call: OpenCall, line_bytes: int) -> None:
         """Produce the record and free the body: thousands of calls may wait. Raises ApiError."""
         parsed = admitted.planned.parsed
-        item = call_item(call.job, parsed.body, parsed.token_count, line_bytes)
+        item = call_item(call.job, parsed.body, admitted.charge.estimate.total, line_bytes)
         self._online.sender.send(call, encrypt_item(call.job, item, call.cipher))
         parsed.body = b""
         admitted.exchange.body_reservation.release()

@@ -24,7 +24,7 @@ class BatchLimits:
     """Inclusive bounds on one batch."""
 
     item_count_max: int
-    token_count_max: int  # prompt plus requested output; a larger item forms a batch alone
+    token_count_max: int  # prompt plus expected output; a larger item forms a batch alone
     run_s_max: float  # of the replica's measured throughput
     wait_s_max: float  # from the moment when both an item and credit are available
     slack_s_min: float  # time to the earliest deadline below which a batch does not wait

@@ -193,7 +193,7 @@ class BatchExecution:
     async def _execute_job(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
         """Execute the items of one job and release their credit as answers arrive."""
         has_returned = False
-        answers = run.answers
+        job, answers = run.items[next(iter(bodies))][0], run.answers
         executed = list(bodies)
         new_answers: list[int] = []  # positions answered in this iteration of the event loop
         call_soon = asyncio.get_running_loop().call_soon
@@ -212,9 +212,10 @@ class BatchExecution:
                 self.capacity.record_answers(len(new_answers))
                 self.attribution.host.record_answers(len(new_answers))
                 self._release_credit(run, new_answers)
+                newest = new_answers[-1]
+                self.capacity.output_samples.add(job, bodies[newest], answers[newest])
                 new_answers.clear()
 
-        job = run.items[executed[0]][0]
         requests = list(bodies.values())
         if self.prepare_body is not None:
             requests = [self.prepare_body(body, job) for body in requests]

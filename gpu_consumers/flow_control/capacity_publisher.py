@@ -16,6 +16,7 @@ from gpu_consumers.flow_control.grants import (
     publish_threshold,
 )
 from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
+from gpu_consumers.flow_control.output_samples import OutputSamples
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY
@@ -72,6 +73,7 @@ class CapacityPublisher:
         self._concurrency, self._clock, self._has_suspects = concurrency, clock, has_suspects
         self._grants = Grants()
         self._in_flight_jobs = InFlightJobs()
+        self.output_samples = OutputSamples()
         self._epoch = int(clock.wall_s() * 1000) << 12  # leaves 12 bits for epochs of this process
         self._partitions: list[int] = []
         self._in_flight = 0
@@ -199,6 +201,7 @@ class CapacityPublisher:
             available=limit > 0 and bool(self._partitions),
             in_danger=self._has_suspects(),
             in_flight_jobs=self._in_flight_jobs.job_ids_to_publish(now_s=now_s),
+            output_means=self.output_samples.means_to_publish(now_s=now_s),
         )
         if not self._producer.has_space(CAPACITY.name, 0):
             return  # a newer record will be sent

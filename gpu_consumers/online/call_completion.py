@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from core.errors import Disposition, MillraceError
+from core.limits import CLIENT_LEFT_STATUS
 from core.outcomes import Outcome
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
@@ -77,7 +78,10 @@ class CallCompletion:
         if answer is None:
             # A connection-bound call that gets no reply has a cost.
             bill = None if call.is_durable else billed_outcome(call, None)
-            await self._send_outcome(call, bill).wait_acknowledged()
+            sends = self._send_outcome(call, bill)
+            if (report := usage_report(call)) is not None:
+                await call.replies.send_end(report)
+            await sends.wait_acknowledged()
         elif not await self._publish_answer(call, answer):
             self._pool.mark_unavailable()
             await self._requeue_call(call)
@@ -177,9 +181,22 @@ def reply_end(call: OnlineCall, answer: EngineAnswer, body_key: str | None) -> R
         answer.cached_tokens,
         answer.reasoning_tokens,
         call.waited_s,
-        call.execution_s,
+        call.execution_s if call.has_started else 0.0,
         body_key,
     )
+
+
+def usage_report(call: OnlineCall) -> ReplyEnd | None:
+    """Return the end for the caller of a connection-bound call that was left; None if none is due.
+
+    It has what was executed, by which the caller settles the tenant's token limit. No tokens: the
+    engine does not count this call.
+    """
+    is_left = call.abort_reason is CallAbortReason.CALLER and not call.is_durable
+    if not is_left or not call.has_started:
+        return None
+    usage = call.usage or EngineAnswer(0, b"")
+    return reply_end(call, msgspec.structs.replace(usage, status_code=CLIENT_LEFT_STATUS), None)
 
 
 def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | None:

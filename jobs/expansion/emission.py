@@ -14,10 +14,11 @@ import msgspec
 
 from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
+from core.output_estimator import OUTPUT_TOKENS_PRIOR
+from core.token_estimates import requested_tokens
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.line_reader import Line, input_lines
-from jobs.input.token_estimates import token_count
 from jobs.settings import LINE_BYTES_CEILING
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
@@ -66,10 +67,13 @@ class ItemReader:
             lines_before=cursor.line_number,
         )
 
-    def read_items(self, count_max: int, bytes_max: int) -> list[Item]:
+    def read_items(
+        self, count_max: int, bytes_max: int, expected_output: float = OUTPUT_TOKENS_PRIOR
+    ) -> list[Item]:
         """Return the next items: at most `count_max`, and none after `bytes_max` were read.
 
-        Raises InputChangedError at a line that validation would have rejected.
+        `expected_output` is the expected tokens of one sequence. Raises InputChangedError at a line
+        that validation would have rejected.
         """
         items: list[Item] = []
         index, endpoint, byte_count = self.cursor.item_index, self._job.endpoint, 0
@@ -79,7 +83,7 @@ class ItemReader:
             if next_line is None:
                 break
             number, offset, line = next_line
-            items.append(parse_item(index, offset, line, endpoint))
+            items.append(parse_item(index, offset, line, endpoint, expected_output))
             size = len(line or b"")
             end = offset + size + 1  # one past the end if the last line has no newline
             index += 1
@@ -100,13 +104,22 @@ def decode_validated(decode: Callable[[bytes], T], line: bytes | None, index: in
         raise InputChangedError(index=index) from None
 
 
-def parse_item(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
-    """Return the item in a line of a validated file. Raises InputChangedError."""
+def parse_item(
+    index: int,
+    offset: int,
+    line: bytes | None,
+    endpoint: str,
+    expected_output: float = OUTPUT_TOKENS_PRIOR,
+) -> Item:
+    """Return the item in a line of a validated file. Raises InputChangedError.
+
+    `expected_output` is the expected tokens of one sequence.
+    """
     request = decode_validated(_REQUEST.decode, line, index)
     if type(request.custom_id) is not str:
         raise InputChangedError(index=index)
     body = bytes(request.body)
-    tokens = token_count(endpoint, body, len(body))
+    tokens = requested_tokens(endpoint, body).estimate(expected_output).total
     if len(body) <= CHUNK_BYTES_MAX:
         return Item(index, request.custom_id, body, tokens, 1, offset)
     return Item(index, request.custom_id, b"", tokens, 1, offset, len(line or b""))

@@ -1,6 +1,6 @@
 """The expander: emits items of the leased jobs and moves their cursors, one round at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
+from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.emission import (
@@ -27,7 +28,7 @@ from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 from topics.clients.tracked_sends import TrackedSends
 from topics.records.chunks import job_has_space
-from topics.records.records import Item
+from topics.records.records import Item, JobRef
 
 ROUND_ITEMS_MAX: Final = 10_000
 ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -58,6 +59,9 @@ class Expander:
     producer: RecordProducer
     leased_jobs: LeasedJobs  # the jobs and the cursor of each
     clock: Clock
+    expected_output: Callable[[JobRef], float] = lambda _: OUTPUT_TOKENS_PRIOR
+    """Returns the expected tokens of one sequence of a job."""
+
     _keys: DataKeys = field(init=False)
     _unacknowledged: dict[UUID, _CursorMove] = field(default_factory=dict)  # by job
     _last_job_id: UUID | None = None
@@ -135,7 +139,8 @@ class Expander:
                 start = job.files.reading_start(leased.cursor)
                 leased.reader = ItemReader(self.objects, ref, start)
             leased.used_s = self.clock.monotonic_s()
-            items = leased.reader.read_items(count_max, bytes_max)
+            expected = self.expected_output(ref)
+            items = leased.reader.read_items(count_max, bytes_max, expected)
             if not items:
                 raise InputChangedError(item_index=index)
             after = leased.reader.cursor

@@ -6,13 +6,17 @@ from typing import Final
 from uuid import UUID
 
 from core.clock import Clock
+from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity
+from topics.records.records import Capacity, JobRef
 from topics.tail_readers.tail_reader_thread import decode_records
 
 _RECORD_AGE_S_MAX: Final = 3.0  # a replica publishes every second, or every 0.2 s while it works
 _JOB_CLASS: Final = "bulk"
+_MEANS_MAX: Final = 1_000  # replicas whose means are kept; the oldest are forgotten
+
+_OutputMeans = dict[tuple[str, UUID | None, str], float]
 
 
 class PoolCapacities:
@@ -25,11 +29,13 @@ class PoolCapacities:
         self._newest: dict[bytes, tuple[Capacity, float]] = {}  # with the time of receipt
         self._joined_s: dict[str, float] = {}
         self._in_flight: dict[bytes, tuple[frozenset[UUID], float]] = {}  # with the time of receipt
+        self._output_means: dict[bytes, _OutputMeans] = {}  # by replica, the newest last
 
     def update(self, records: Iterable[ReceivedRecord]) -> None:
         """Apply records of the topic. Raises SchemaTooNewError."""
         for record, capacity in decode_records(Capacity, records):
             self._record_in_flight_jobs(record.key, capacity)
+            self._record_output_means(record.key, capacity)
             if record.key is None or (capacity and capacity.job_class != _JOB_CLASS):
                 continue  # a replica of both classes publishes a record for each
             with self._lock:
@@ -63,6 +69,29 @@ class PoolCapacities:
         with self._lock:
             self._in_flight = {k: r for k, r in self._in_flight.items() if r[1] > oldest_s}
             return frozenset().union(*(job_ids for job_ids, _ in self._in_flight.values()))
+
+    def expected_output(self, job: JobRef) -> float:
+        """Return the expected tokens of a sequence of a job, as the replicas of its pool learned.
+
+        Means of its tenant come first, then those of all tenants, then the prior.
+        """
+        with self._lock:
+            for tenant_id in (job.tenant_id, None):
+                key = (job.pool, tenant_id, job.endpoint)
+                found = [means[key] for means in self._output_means.values() if key in means]
+                if found:
+                    return sum(found) / len(found)
+        return OUTPUT_TOKENS_PRIOR
+
+    def _record_output_means(self, key: bytes | None, capacity: Capacity | None) -> None:
+        if key is None or capacity is None or capacity.output_means is None:
+            return
+        means = {(capacity.pool, m.tenant_id, m.endpoint): m.tokens for m in capacity.output_means}
+        with self._lock:
+            self._output_means.pop(key, None)
+            self._output_means[key] = means
+            if len(self._output_means) > _MEANS_MAX:
+                del self._output_means[next(iter(self._output_means))]
 
     def _record_in_flight_jobs(self, key: bytes | None, capacity: Capacity | None) -> None:
         """Keep the jobs of a replica's newest record that names jobs, while it publishes."""

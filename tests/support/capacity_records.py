@@ -4,7 +4,7 @@ from uuid import UUID
 
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity
+from topics.records.records import Capacity, OutputMean
 
 
 def capacity_record(
@@ -17,6 +17,7 @@ def capacity_record(
     epoch: int = 1,
     granted: dict[str, int] | None = None,
     in_flight_jobs: list[UUID] | None = None,
+    output_means: list[OutputMean] | None = None,
 ) -> ReceivedRecord:
     """Return the record of a replica that runs four items at once."""
     capacity = Capacity(
@@ -30,6 +31,7 @@ def capacity_record(
         4,
         available,
         in_flight_jobs=in_flight_jobs,
+        output_means=output_means,
     )
     key = f"{replica}:{job_class}".encode()
     return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)

@@ -56,7 +56,7 @@ class Item(Record, frozen=True):
     index: int  # 0-based position among the items of the job
     custom_id: str
     body: bytes  # JSON request body; empty when it travels by reference
-    token_count: int  # estimate: prompt plus requested output
+    token_count: int  # estimate: prompt plus expected output
     attempt: int = 1
     offset: int = 0  # of the whole line in the input file, bytes
     length: int = 0  # of the line; non-zero only when it travels by reference
@@ -191,6 +191,14 @@ class JobControl(Record, frozen=True):
     void_below: int = 0  # records of a lower version count as lost; their items are emitted again
 
 
+class OutputMean(Record, frozen=True):
+    """The output that the results of a replica let expect."""
+
+    endpoint: str
+    tenant_id: UUID | None  # None: all tenants
+    tokens: float  # of one sequence
+
+
 class Capacity(Record, frozen=True):
     """The items that a replica can accept, absolute and repeated (`capacity`, keyed by replica).
 
@@ -209,6 +217,7 @@ class Capacity(Record, frozen=True):
     available: bool = True  # False: the pool is unavailable, grants are void
     in_danger: bool = False  # holds suspect items: other replicas are preferred
     in_flight_jobs: list[UUID] | None = None  # with items here for a while; None: unchanged
+    output_means: list[OutputMean] | None = None  # of its results; None: unchanged
 
 
 class Demand(Record, frozen=True):

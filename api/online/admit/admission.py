@@ -155,8 +155,8 @@ class TenantBuckets:
     def admit(self, token_count: int, *, now_s: float) -> int:
         """Charge a call and return the charged tokens, at most the size of the bucket.
 
-        A larger estimate may be far too high and might never be corrected. Raises ApiError (429)
-        with a retry time; then nothing is charged.
+        A larger estimate may be far too high. Raises ApiError (429) with a retry time; then nothing
+        is charged.
         """
         token_count = min(token_count, self.tokens.size)
         requests_s = self.requests.wait_s(1, now_s=now_s)
@@ -175,9 +175,9 @@ class TenantBuckets:
         self.tokens.consume(token_count, now_s=now_s)
         return token_count
 
-    def settle(self, estimated: int, used: int, *, now_s: float) -> None:
-        """Replace an estimated charge by the used tokens."""
-        self.tokens.consume(used - estimated, now_s=now_s)
+    def settle(self, charged: int, used: int, *, now_s: float) -> None:
+        """Replace charged tokens by the used ones."""
+        self.tokens.consume(used - charged, now_s=now_s)
 
     def headers(self, *, now_s: float) -> RawHeaders:
         """Return the `x-ratelimit-*` headers."""
@@ -190,27 +190,6 @@ class TenantBuckets:
             (b"x-ratelimit-reset-requests", _duration(requests.wait_s(requests.size, now_s=now_s))),
             (b"x-ratelimit-reset-tokens", _duration(tokens.wait_s(tokens.size, now_s=now_s))),
         ]
-
-
-class Charge:
-    """The estimated charge of a call, until it is settled or kept, whichever comes first."""
-
-    __slots__ = ("_estimated", "_is_open", "buckets")
-
-    def __init__(self, buckets: TenantBuckets, estimated: int) -> None:
-        """`estimated` tokens were charged to `buckets`."""
-        self.buckets, self._estimated = buckets, estimated
-        self._is_open = True
-
-    def settle(self, used: int, *, now_s: float) -> None:
-        """Charge the used tokens instead of the estimate."""
-        if self._is_open:
-            self._is_open = False
-            self.buckets.settle(self._estimated, used, now_s=now_s)
-
-    def keep_estimate(self) -> None:
-        """Make the estimate final: the used tokens will not be known in this process."""
-        self._is_open = False
 
 
 class RateLimits:
@@ -234,6 +213,12 @@ class RateLimits:
         else:
             self._tenants.move_to_end(tenant_id)
         return buckets
+
+
+def correct_limit_headers(headers: RawHeaders, buckets: TenantBuckets, *, now_s: float) -> None:
+    """Let the `x-ratelimit-*` among `headers` show what `buckets` hold now."""
+    corrected = dict(buckets.headers(now_s=now_s))
+    headers[:] = [(name, corrected.get(name, value)) for name, value in headers]
 
 
 def _duration(seconds: float) -> bytes:

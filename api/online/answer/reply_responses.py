@@ -6,6 +6,7 @@ from typing import Final
 
 from api.http.errors import ApiError
 from api.online import metrics
+from api.online.admit.token_charges import Charge, TokenCharges
 from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import (
     DEADLINE,
@@ -133,28 +134,26 @@ def close_call(online: OnlineRuntime, admitted: AdmittedCall, call: OpenCall) ->
     online.calls.remove(call)
     if end is None and not call.is_durable:
         online.heartbeat.abort_call(call.job.job_id)
-    used = used_tokens(call, admitted.prompt_tokens)
-    if used is None:
-        admitted.charge.keep_estimate()
-    else:
-        admitted.charge.settle(used, now_s=online.clock.monotonic_s())
+    settle_charge(online.charges, admitted.charge, call, now_s=online.clock.monotonic_s())
     if end is not None and end.status_code < 400:
         online.execution.add(call.job.pool, end.execution_s)
     metrics.ENDED.labels(call.job.endpoint, _end_label(call)).inc()
 
 
-def used_tokens(call: OpenCall, prompt_tokens: int) -> int | None:
-    """Return the tokens that a closed call is charged; None when it continues elsewhere.
-
-    A call without an end is charged like on the ledger: a stream for its prompt and the pieces
-    that arrived, any other call nothing.
-    """
+def settle_charge(charges: TokenCharges, charge: Charge, call: OpenCall, *, now_s: float) -> None:
+    """Charge a call that has ended here: its usage, or what is known until its replica reports."""
     if call.end is not None:
-        return call.end.input_tokens + call.end.output_tokens
+        charges.settle(charge, call.end, now_s=now_s)
+        return
     has_job_ended = call.failure is not None and call.failure.code in _ENDS_JOB
-    if call.is_durable and not has_job_ended:
-        return None
-    return prompt_tokens + call.piece_count if call.piece_count else 0
+    continues = call.is_durable and not has_job_ended
+    charges.await_report(
+        call.job.job_id,
+        charge,
+        has_started=call.has_started or continues,
+        piece_count=call.piece_count,
+        now_s=now_s,
+    )
 
 
 def _end_label(call: OpenCall) -> str:

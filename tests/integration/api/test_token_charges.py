@@ -1,4 +1,4 @@
-"""Goal: charged tokens that a call did not use are refunded."""
+"""Goal: a call is charged what it used, and what it did not use is refunded."""
 
 from collections.abc import Callable
 
@@ -7,8 +7,9 @@ import pytest
 
 from tests.integration.api.online_site import ASK, ENDPOINT, Online
 from tests.integration.api.pool import answer_at_once, say_nothing
+from topics.records.records import ReplyEnd
 
-LARGE = {"max_tokens": 900}
+LARGE = {"max_tokens": 225, "n": 4}
 ONLINE = {"tokens_per_minute": 1000}
 """Room for one large call: what is kept of it would refuse the next one for most of a minute."""
 
@@ -52,7 +53,7 @@ def test_a_call_without_a_reply_by_its_deadline_is_not_charged(
     assert online.call(LARGE).status_code == 200
 
 
-def test_an_abandoned_stream_is_charged_the_pieces_received(online: Online) -> None:
+def test_an_abandoned_stream_is_charged_what_its_replica_reports(online: Online) -> None:
     online.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b'{"n":0}'])
     with online.client.stream("POST", ENDPOINT, json=ASK | LARGE | {"stream": True}) as answer:
         pieces = answer.iter_raw()  # held: one that is dropped closes the connection
@@ -60,9 +61,22 @@ def test_an_abandoned_stream_is_charged_the_pieces_received(online: Online) -> N
     chunk = online.pool.only_chunk()
     online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
     online.pool.script = answer_at_once
-    assert online.call(LARGE).status_code == 200
+    assert online.call(LARGE).status_code == 429  # until the report
+    online.pool.reply(chunk, end=ReplyEnd(499, b"", input_tokens=20, output_tokens=5))
+    online.pool.wait_for(lambda: online.call(LARGE).status_code == 200)
 
 
-def test_a_call_that_continues_without_its_client_keeps_its_estimate(online: Online) -> None:
+def test_a_whole_answer_shows_what_is_left_after_its_usage(online: Online) -> None:
+    answer = online.call(LARGE)
+    assert answer.status_code == 200
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) >= 1000 - 5
+
+
+def test_a_call_that_continues_without_its_client_is_settled_by_its_reply(online: Online) -> None:
+    online.pool.script = say_nothing
     assert online.call(LARGE | {"background": True}).status_code == 202
     assert online.call(LARGE).status_code == 429
+    chunk = online.pool.only_chunk()
+    online.pool.script = answer_at_once
+    answer_at_once(online.pool, chunk)
+    online.pool.wait_for(lambda: online.call(LARGE).status_code == 200)

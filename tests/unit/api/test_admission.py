@@ -5,7 +5,6 @@ import pytest
 from api.http.errors import ApiError
 from api.online.admit.admission import (
     SILENCE_S_MAX,
-    Charge,
     ExecutionTimes,
     OpenCallCounts,
     PoolStates,
@@ -155,19 +154,6 @@ def test_a_cost_above_the_size_waits_for_a_full_bucket() -> None:
     assert bucket.wait_s(1_000_000, now_s=0.0) == 0
     bucket.consume(1_000_000, now_s=0.0)
     assert bucket.wait_s(1, now_s=0.0) > 60
-
-
-def test_an_estimate_above_the_size_blocks_for_at_most_a_minute() -> None:
-    limits = RateLimits(requests_per_minute=60, tokens_per_minute=100)
-    buckets = limits.of_tenant(new_uuid(), now_s=0.0)
-    charge = Charge(buckets, buckets.admit(10_000, now_s=0.0))
-    assert buckets.tokens.wait_s(1, now_s=0.0) < 1
-    charge.settle(0, now_s=0.0)
-    assert buckets.tokens.level(now_s=0.0) == 100
-
-    charge = Charge(buckets, buckets.admit(10_000, now_s=0.0))
-    charge.settle(250, now_s=0.0)  # what was used counts in full
-    assert buckets.tokens.level(now_s=0.0) == -150
 
 
 def test_a_refused_call_is_not_charged_and_names_the_limit() -> None:

@@ -14,6 +14,7 @@ from api.online.await_reply.caller_heartbeat import CallerClock
 from api.online.calls import ParsedCall, PlannedCall, ReceivedCall, Timings
 from api.online.settings import OnlineSettings
 from core.ids import new_uuid
+from core.token_estimates import RequestedTokens
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tests.support.clock import ManualClock
@@ -63,7 +64,7 @@ async def plan(
         headers={b"x-request-timeout-ms": timeout_ms},
         text=lambda _: None,
     )
-    parsed = ParsedCall(ENDPOINT, b"{}", "m", False, None, None, False, 1)
+    parsed = ParsedCall(ENDPOINT, b"{}", "m", False, None, None, False, RequestedTokens(1))
     principal = Principal(new_uuid(), new_uuid(), zero_retention=zero_retention)
     return await asyncio.wait_for(plan_call(online, ReceivedCall(exchange, principal, parsed)), 20)
 

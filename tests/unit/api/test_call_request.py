@@ -39,7 +39,7 @@ def test_a_body_without_own_fields_is_unchanged(body: bytes, stream: bool) -> No
     assert parsed.body is body
     assert (parsed.model, parsed.stream) == ("m", stream)
     assert (parsed.timeout_s, parsed.background) == (None, False)
-    assert parsed.token_count > 0
+    assert parsed.requested.prompt > 0
 
 
 @pytest.mark.parametrize(

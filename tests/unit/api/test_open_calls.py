@@ -1,21 +1,14 @@
-"""Goal: a call has one execution, one end and one charge, whatever arrives in whatever order."""
+"""Goal: a call has one execution and one end, whatever arrives in whatever order."""
 
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 from prometheus_client import REGISTRY
 
 from api.http.errors import ApiError
-from api.online.admit.admission import Charge, RateLimits
-from api.online.answer.reply_responses import used_tokens
 from api.online.await_reply.open_calls import RERUN_SILENCE_S_MAX, OpenCall, OpenCalls
 from api.online.call_errors import (
     deadline_exceeded,
-    job_cancelled,
-    log_unavailable,
-    queue_timeout,
-    slow_reader,
     stream_interrupted,
 )
 from core.ids import new_uuid
@@ -181,81 +174,3 @@ def test_reserved_calls_are_counted() -> None:
     assert (calls.count, calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (1, 1, 1)
     calls.remove(call)
     assert (calls.count, TENANT in calls.count_by_tenant) == (0, False)
-
-
-PROMPT = 40
-EXECUTION = new_uuid()
-
-
-def lone_call(*, stream: bool = False, durable: bool = False) -> OpenCall:
-    return OpenCall(call_job(stream=stream, durable=durable), now_s=0.0)
-
-
-def hear(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> None:
-    call.receive_reply(Reply(call.job.job_id, EXECUTION, [*pieces], end), now_s=1.0)
-
-
-def test_a_charge_is_settled_or_kept_once() -> None:
-    buckets = RateLimits(requests_per_minute=9, tokens_per_minute=100).of_tenant(
-        new_uuid(), now_s=0.0
-    )
-    buckets.admit(80, now_s=0.0)
-    charge = Charge(buckets, 80)
-    charge.settle(30, now_s=0.0)
-    charge.settle(0, now_s=0.0)
-    charge.keep_estimate()
-    assert buckets.tokens.level(now_s=0.0) == 70
-
-    buckets.admit(60, now_s=0.0)
-    charge = Charge(buckets, 60)
-    charge.keep_estimate()
-    charge.settle(0, now_s=0.0)
-    assert buckets.tokens.level(now_s=0.0) == 10
-
-
-@pytest.mark.parametrize("durable", [False, True])
-def test_an_end_has_the_used_tokens(durable: bool) -> None:
-    call = lone_call(durable=durable)
-    hear(call, end=ReplyEnd(200, b"", input_tokens=3, output_tokens=2))
-    call.disconnect()
-    assert used_tokens(call, PROMPT) == 5
-
-
-NO_END, LEFT = "record not sent", "client left"
-
-
-@pytest.mark.parametrize(
-    ("stream", "durable", "pieces", "ends", "tokens"),
-    [
-        (False, False, b"", (NO_END, LEFT, deadline_exceeded, queue_timeout, log_unavailable), 0),
-        (True, False, b"", (NO_END, LEFT, deadline_exceeded, queue_timeout, log_unavailable), 0),
-        (
-            True,
-            False,
-            b"abc",
-            (LEFT, deadline_exceeded, stream_interrupted, slow_reader),
-            PROMPT + 3,
-        ),
-        (False, True, b"", (NO_END, LEFT, log_unavailable), None),  # it continues elsewhere
-        (False, True, b"", (deadline_exceeded, queue_timeout, job_cancelled), 0),
-    ],
-)
-def test_a_call_without_an_end_is_charged_its_prompt_and_pieces(
-    stream: bool,
-    durable: bool,
-    pieces: bytes,
-    ends: tuple[str | Callable[[], ApiError], ...],
-    tokens: int | None,
-) -> None:
-    for end in ends:
-        call = lone_call(stream=stream, durable=durable)
-        for piece in pieces:
-            hear(call, bytes([piece]))
-            call.drain_pieces()
-        if end is LEFT:
-            call.disconnect()
-        elif callable(end):
-            call.fail(end())
-        if call.has_ended:
-            hear(call, b"late")
-        assert used_tokens(call, PROMPT) == tokens, end

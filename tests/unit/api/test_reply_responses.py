@@ -14,6 +14,8 @@ import pytest
 from starlette.types import Message
 
 from api.http.errors import ApiError
+from api.online.admit.admission import RateLimits
+from api.online.admit.token_charges import TokenCharges
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses
 from api.online.await_reply.open_calls import OpenCall
@@ -27,6 +29,7 @@ from api.runtime import object_threads
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
+from core.token_estimates import RequestedTokens
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectBlocks
 from tests.support.clock import ManualClock
@@ -98,6 +101,7 @@ class AnsweredCall:
         online: Any = SimpleNamespace(
             settings=OnlineSettings(),
             clock=ManualClock(),
+            charges=TokenCharges(RateLimits(requests_per_minute=9, tokens_per_minute=900)),
             bodies=LargeBodies(self.store),
             durable=SimpleNamespace(accept=lambda *_: CompleteResponse(202, b"{}", [])),
         )
@@ -135,9 +139,12 @@ def admitted(
     job: JobRef, prepared: PreparedCall, *, exchange: Any = None, timeout_s: float = TIMEOUT_S
 ) -> AdmittedCall:
     unused: Any = None
+    charges = TokenCharges(RateLimits(requests_per_minute=9, tokens_per_minute=900))
+    source = (job.tenant_id, job.model, job.endpoint)
+    charge = charges.reserve(source, RequestedTokens(1), now_s=0.0)
     parsed: Any = SimpleNamespace(body=b"", stream=False)
     planned = PlannedCall(job.job_id, unused, parsed, unused, job, timeout_s, None, 0.0)
-    return AdmittedCall(exchange, planned, prepared, unused, [], None, 0, Timings(0.0))
+    return AdmittedCall(exchange, planned, prepared, charge, [], None, Timings(0.0))
 
 
 def advises_against_retry(refusal: ApiError) -> bool:

@@ -13,6 +13,7 @@ from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.exchange import CompleteResponse
 from api.runtime.database import Database, DatabaseUnavailableError
+from core.token_estimates import RequestedTokens
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tenancy.response_cache import BilledCacheHits
@@ -33,7 +34,9 @@ def call(
     durable: bool = False,
 ) -> PlannedCall:
     stream = bool(body.get("stream"))
-    parsed = ParsedCall(endpoint, msgspec.json.encode(body), "m", stream, None, None, False, 1)
+    parsed = ParsedCall(
+        endpoint, msgspec.json.encode(body), "m", stream, None, None, False, RequestedTokens(1)
+    )
     job = call_job(
         tenant_id=tenant, endpoint=endpoint, version=version, stream=parsed.stream, durable=durable
     )

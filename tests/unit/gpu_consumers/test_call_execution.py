@@ -46,9 +46,9 @@ async def test_a_batch_is_finished_with_its_last_call(replica: OnlineReplica) ->
 
 @pytest.mark.parametrize(
     ("stream", "durable", "statuses", "tokens"),
-    [(True, False, [], (3, 7)), (False, False, [], (0, 0)), (True, True, [409], (0, 7))],
+    [(True, False, [499], (3, 7)), (False, False, [499], (0, 0)), (True, True, [409], (0, 7))],
 )
-async def test_an_aborted_call_is_billed_and_only_a_durable_one_gets_a_reply(
+async def test_an_aborted_call_is_billed_and_its_caller_gets_the_usage(
     replica: OnlineReplica,
     stream: bool,
     durable: bool,
@@ -60,6 +60,9 @@ async def test_an_aborted_call_is_billed_and_only_a_durable_one_gets_a_reply(
     await replica.wait_ended()
     assert (replica.engine.running, replica.finished_count) == (0, 1)
     assert replica.log.statuses == statuses
+    (end,) = replica.log.ends
+    assert durable or (end.input_tokens, end.output_tokens) == tokens
+    assert end.execution_s > 0
     (bill,) = replica.log.outcomes if durable else replica.log.bills
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, *tokens)
 

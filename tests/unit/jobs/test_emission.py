@@ -147,3 +147,14 @@ def test_a_job_failure_is_recorded(failure: MillraceError) -> None:
 def test_a_process_failure_is_raised(failure: MillraceError) -> None:
     with pytest.raises(MillraceError):
         record_job_failure(new_uuid(), failure, "a job failed")
+
+
+def test_the_expected_output_is_part_of_the_estimate_up_to_the_limit(tmp_path: Path) -> None:
+    chat = msgspec.structs.replace(JOB, endpoint="/v1/chat/completions")
+    bodies = ({"model": "m"}, {"model": "m", "max_tokens": 50})
+    lines = [json.dumps({"custom_id": "a", "body": body}).encode() for body in bodies]
+    reader = ItemReader(stored(tmp_path, b"\n".join(lines)), chat, ExpansionCursor())
+    items = reader.read_items(9, 10**9, 900.0)
+    reader.close()
+    prompts = [len(item.body) // 4 for item in items]
+    assert [item.token_count for item in items] == [prompts[0] + 900, prompts[1] + 50]

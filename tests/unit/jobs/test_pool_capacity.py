@@ -2,11 +2,13 @@
 
 from uuid import UUID
 
+from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import PoolCapacity
 from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
 from topics.records.received_record import ReceivedRecord
+from topics.records.records import JobRef, OutputMean
 
 
 def test_capacities_of_available_bulk_replicas_add_up() -> None:
@@ -97,3 +99,23 @@ def test_in_flight_jobs_are_those_that_live_replicas_of_both_classes_named_last(
     assert capacities.in_flight_jobs() == {two}
     capacities.update([capacity_record("r1", in_flight_jobs=[])])
     assert capacities.in_flight_jobs() == frozenset()
+
+
+def test_the_expected_output_is_what_the_replicas_of_the_pool_learned() -> None:
+    capacities, chat = PoolCapacities(ManualClock()), "/v1/chat/completions"
+    one, other = UUID(int=1), UUID(int=2)
+
+    def expected(tenant_id: UUID, pool: str = "pool-small", endpoint: str = chat) -> float:
+        job = JobRef(UUID(int=7), 0, tenant_id, "m", "1", pool, endpoint, "in", 0.0)
+        return capacities.expected_output(job)
+
+    assert expected(one) == OUTPUT_TOKENS_PRIOR
+    learned = [OutputMean(chat, one, 10.0), OutputMean(chat, None, 400.0)]
+    capacities.update([capacity_record("r1", output_means=learned)])
+    capacities.update([capacity_record("r2", output_means=[OutputMean(chat, one, 30.0)])])
+    capacities.update([capacity_record("r1")])  # unchanged
+    assert (expected(one), expected(other)) == (20.0, 400.0)
+    assert expected(one, pool="another") == expected(one, endpoint="/v1/completions")
+    assert expected(one, pool="another") == OUTPUT_TOKENS_PRIOR
+    capacities.update([capacity_record("r1", output_means=[OutputMean(chat, one, 50.0)])])
+    assert (expected(one), expected(other)) == (40.0, OUTPUT_TOKENS_PRIOR)
