@@ -11,7 +11,7 @@ from topics.records.records import ReplyEnd
 
 LARGE = {"max_tokens": 8, "user": "x" * 3_500}
 ONLINE = {"tokens_per_minute": 1000}
-"""Room for one call with a large prompt: what is kept of it would refuse the next one for a while."""
+"""Room for one call with a large prompt: what is kept of it would refuse the next one."""
 
 
 def unknown_model(online: Online) -> httpx.Response:
