@@ -9,9 +9,9 @@ from tests.integration.api.online_site import ASK, ENDPOINT, Online
 from tests.integration.api.pool import answer_at_once, say_nothing
 from topics.records.records import ReplyEnd
 
-LARGE = {"max_tokens": 225, "n": 4}
+LARGE = {"max_tokens": 8, "user": "x" * 3_500}
 ONLINE = {"tokens_per_minute": 1000}
-"""Room for one large call: what is kept of it would refuse the next one for most of a minute."""
+"""Room for one call with a large prompt: what is kept of it would refuse the next one."""
 
 
 def unknown_model(online: Online) -> httpx.Response:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-import pytest
-
 from gpu_consumers.engines.engine import EngineAnswer, OnAnswer
 from gpu_consumers.flow_control.output_samples import MEANS_MAX, REPEAT_S, OutputSamples
 from tests.unit.batcher.builders import job_ref
@@ -20,7 +18,7 @@ def test_means_are_published_when_they_changed_and_not_too_often() -> None:
     samples, job = OutputSamples(), job_ref(7, endpoint="/v1/chat/completions")
     assert samples.means_to_publish(now_s=0.0) is None
     samples.add(job, b"{}", ANSWER)
-    mean = pytest.approx((256 + 100) / 2)
+    mean = (256 + 100) / 2
     assert samples.means_to_publish(now_s=1.0) == [
         OutputMean(job.endpoint, job.tenant_id, mean),
         OutputMean(job.endpoint, None, mean),
@@ -42,7 +40,7 @@ def test_failures_and_answers_without_output_teach_nothing() -> None:
 def test_the_means_in_a_record_are_bounded() -> None:
     samples = OutputSamples()
     for number in range(2 * MEANS_MAX):
-        job = job_ref(7, tenant_id=UUID(int=number), endpoint="/v1/completions")
+        job = job_ref(7, tenant_id=UUID(int=number), endpoint="/v1/chat/completions")
         samples.add(job, b"{}", ANSWER)
     means = samples.means_to_publish(now_s=0.0)
     assert means is not None
