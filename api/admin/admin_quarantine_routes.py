@@ -32,7 +32,9 @@ async def end(quarantine_id: str, request: AdminRequestDep) -> Response:
     parsed_id = parse_public_id(QUARANTINE, quarantine_id)
 
     def work(connection: sa.Connection) -> sa.Row[Any] | None:
-        return parsed_id and end_quarantine(connection, parsed_id, request.operator)
+        if parsed_id is None:
+            return None
+        return end_quarantine(connection, parsed_id, request.operator)
 
     row = await request.run(work)
     if row is None:

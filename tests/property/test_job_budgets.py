@@ -4,7 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.states import CloseReason
-from jobs.store.job_options import RATIO_SAMPLE_DEFAULT, JobBudget, budget_close_reason
+from jobs.store.job_options import (
+    RATIO_SAMPLE_DEFAULT,
+    JobBudget,
+    budget_close_reason,
+    crash_budget,
+)
 
 counts = st.integers(0, 10_000)
 
@@ -53,3 +58,8 @@ def test_more_failures_keep_a_close_due(
     budget = JobBudget(max_failed_items=50, max_failed_ratio=0.3, max_total_tokens=5000)
     if due(budget, failed, succeeded, tokens) is not None:
         assert due(budget, failed + more, succeeded, tokens) is not None
+
+
+@given(st.integers(1, 100_000_000))
+def test_a_crash_budget_is_three_ends_of_each_two_hundredth_item(item_count: int) -> None:
+    assert crash_budget(item_count) == max(60, 3 * item_count // 200)

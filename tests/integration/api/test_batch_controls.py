@@ -46,6 +46,7 @@ def test_a_batch_shows_its_controls(site: Site) -> None:
         "deduplicated_items": 0,
         "priority": 5,
         "paused_at": None,
+        "quarantined_until": None,
         "close_reason": None,
         "sealed": True,
         "appended_files": [],

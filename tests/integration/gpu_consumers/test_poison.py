@@ -65,8 +65,9 @@ def test_each_poison_item_fails_alone_after_three_restarts_at_most(
     finally:
         supervisor.stop()
 
+    records = replica.outcome_records(200)
     outcomes: dict[int, ItemOutcome] = {}
-    for outcome in replica.outcomes(200):
+    for outcome in (item for record in records for item in record.items):
         outcomes.setdefault(outcome.index, outcome)
     failed = {
         index: outcome for index, outcome in outcomes.items() if outcome.outcome is Outcome.FAILED
@@ -76,3 +77,5 @@ def test_each_poison_item_fails_alone_after_three_restarts_at_most(
         index: code for index, (_, code) in poison.items()
     }
     assert restarts <= 3 * len(poison), replica_log(tmp_path)
+    ends = {end for record in records for end in record.process_ends}
+    assert 2 <= len(ends) <= 2 * 2  # each of two items in a tenth of its batch, and alone

@@ -237,6 +237,14 @@ class ThreadedReplica:
 
         return items(self.read(RESULTS, lambda found: len(items(found)) >= count))
 
+    def outcome_records(self, count: int) -> list[Outcomes]:
+        """Wait for `count` outcomes and return all records up to them."""
+
+        def is_enough(found: list[object]) -> bool:
+            return sum(len(cast(Outcomes, record).items) for record in found) >= count
+
+        return [cast(Outcomes, record) for record in self.read(RESULTS, is_enough)]
+
     def lag(self, job_class: str = "bulk") -> int:
         topic = batches_topic(POOL, job_class)
         return sum(TopicAdmin(self.kafka).lag(f"gpu-{POOL}-{job_class}", topic).values())
