@@ -22,6 +22,7 @@ from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 
+_IDS: Final = sa.ARRAY(sa.Uuid)
 _SINCE: Final = "CAST(:snapshot AS pg_snapshot)"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ ALL_OPEN: Final = _with_snapshot(OPEN)
 CHANGES: Final = _with_snapshot(
     jobs.c.id.in_(
         sa.union(
-            sa.select(sa.func.unnest(sa.cast(sa.bindparam("job_ids"), sa.ARRAY(sa.Uuid)))),
+            sa.select(sa.func.unnest(sa.cast(sa.bindparam("job_ids", type_=_IDS), _IDS))),
             _changed(jobs, jobs.c.id),
             _changed(job_cursors, job_cursors.c.job_id),
             _changed(job_counters, job_counters.c.job_id),
