@@ -35,6 +35,9 @@ _SNAPSHOT: Final = sa.select(
     sa.cast(sa.func.pg_current_snapshot(), sa.Text).label("snapshot"),
 ).subquery("taken")
 
+# Rows that were dumped from another cluster may have numbers that are still to come in this one.
+_NEXT_XID: Final = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+
 
 def _with_snapshot(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     loads = unleased_loads_query(OPEN.label("is_open")).where(where).subquery("loads")
@@ -46,6 +49,7 @@ def _changed(table: sa.Table, job_id: sa.Column[Any]) -> sa.Select[Any]:
     is_seen = f"pg_visible_in_snapshot({table.name}.changed_xid::text::xid8, {_SINCE})"
     return sa.select(job_id).where(
         table.c.changed_xid >= sa.bindparam("oldest", type_=sa.BigInteger),
+        table.c.changed_xid < _NEXT_XID,
         sa.text(f"NOT {is_seen}").bindparams(sa.bindparam("snapshot", type_=sa.Text)),
     )
 
@@ -170,6 +174,8 @@ class LoadCache:
         Other threads go on meanwhile. A difference is a defect, or a row that was written without
         triggers; it is counted and logged.
         """
+        if self._loads is None:
+            return  # `current` reads all jobs
         fresh = self._load_all()
         with self._lock:
             known, self._loads = self._loads, None
