@@ -22,6 +22,7 @@ from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 
+_IDS: Final = sa.ARRAY(sa.Uuid)
 _SINCE: Final = "CAST(:snapshot AS pg_snapshot)"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ _SNAPSHOT: Final = sa.select(
     sa.cast(sa.func.pg_current_snapshot(), sa.Text).label("snapshot"),
 ).subquery("taken")
 
+# Rows that were dumped from another cluster may have numbers that are still to come in this one.
+_NEXT_XID: Final = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+
 
 def _with_snapshot(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     loads = unleased_loads_query(OPEN.label("is_open")).where(where).subquery("loads")
@@ -45,6 +49,7 @@ def _changed(table: sa.Table, job_id: sa.Column[Any]) -> sa.Select[Any]:
     is_seen = f"pg_visible_in_snapshot({table.name}.changed_xid::text::xid8, {_SINCE})"
     return sa.select(job_id).where(
         table.c.changed_xid >= sa.bindparam("oldest", type_=sa.BigInteger),
+        table.c.changed_xid < _NEXT_XID,
         sa.text(f"NOT {is_seen}").bindparams(sa.bindparam("snapshot", type_=sa.Text)),
     )
 
@@ -55,7 +60,7 @@ ALL_OPEN: Final = _with_snapshot(OPEN)
 CHANGES: Final = _with_snapshot(
     jobs.c.id.in_(
         sa.union(
-            sa.select(sa.func.unnest(sa.cast(sa.bindparam("job_ids"), sa.ARRAY(sa.Uuid)))),
+            sa.select(sa.func.unnest(sa.cast(sa.bindparam("job_ids", type_=_IDS), _IDS))),
             _changed(jobs, jobs.c.id),
             _changed(job_cursors, job_cursors.c.job_id),
             _changed(job_counters, job_counters.c.job_id),
@@ -169,6 +174,8 @@ class LoadCache:
         Other threads go on meanwhile. A difference is a defect, or a row that was written without
         triggers; it is counted and logged.
         """
+        if self._loads is None:
+            return  # `current` reads all jobs
         fresh = self._load_all()
         with self._lock:
             known, self._loads = self._loads, None

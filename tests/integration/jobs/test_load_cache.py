@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from jobs import metrics
 from jobs.expansion.job_loads import ROLE, job_loads
-from jobs.expansion.load_cache import LoadCache
+from jobs.expansion.load_cache import CHANGES, LoadCache, changes_since
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing import leases
 from jobs.tables.jobs import job_counters, job_cursors, jobs
@@ -156,6 +156,20 @@ def test_the_loads_of_another_server_are_read_anew(engine: sa.Engine, cache: Loa
     execute(engine, sa.update(job_cursors).values(item_index=100))
     with cache.current() as loads:
         assert loads.by_id[job_id].emitted == 100
+
+
+def test_rows_of_a_dump_from_an_older_cluster_are_read_once(
+    engine: sa.Engine, cache: LoadCache
+) -> None:
+    """Otherwise they would count as changed until this cluster has reached their numbers."""
+    with engine.begin() as connection:
+        add_running_job(connection, add_tenant(connection), 300)
+        without_guards(connection)
+        connection.execute(sa.update(job_cursors).values(changed_xid=10**15))
+    assert_current(cache)
+    with cache.current() as loads, engine.begin() as connection:
+        (row,) = connection.execute(CHANGES, changes_since(loads.snapshot))
+    assert row.id is None
 
 
 def test_jobs_of_unavailable_partitions_do_not_count(engine: sa.Engine, cache: LoadCache) -> None:
