@@ -257,7 +257,9 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         for prompt, choice in zip(prompts, choices, strict=True):
             assert choice["text"].startswith(prompt)
         assert whole.output_tokens == 13 * alone.output_tokens == 13 * 4
-        assert whole.input_tokens >= 13 * (alone.input_tokens - 1)  # ten of the numbers have one digit
+        assert whole.input_tokens >= 13 * (
+            alone.input_tokens - 1
+        )  # ten of the numbers have one digit
 
     async def test_schemas_and_simple_patterns_are_accepted(self, engine: Engine) -> None:
         body = chat_body(structured_outputs={"regex": "[a-c]{3}"}, max_tokens=20)

@@ -135,6 +135,10 @@ def _grammars() -> dict[str, dict[str, Any]]:
         "doubling references": _schema(doubling(40)),
         "a wide schema": _schema(wide(10_000)),
         "a schema of 500 properties": _schema(wide(500)),
+        "a schema of 2,040 properties": _schema(wide(2_040)),
+        "a schema of 20 objects of 200 properties": _schema(
+            {"type": "object", "properties": {f"q{number}": wide(200) for number in range(20)}}
+        ),
         "a schema of alternatives": _schema({"anyOf": [wide(5)] * 5_000}),
         "a long enumeration": _schema({"enum": [f"e{number}" for number in range(MANY)]}),
         "many items": _schema({"type": "array", "minItems": MANY, "items": {"type": "string"}}),

@@ -19,8 +19,8 @@ RERANK: Final = "/v1/rerank"
 SLICE_S: Final = 0.2
 """Seconds that a slice of an online call may hold the engine."""
 
-_TOKENS_MIN: Final = 256
-_TOKENS_FIRST: Final = 1_024
+_TOKENS_MIN: Final = 1_024
+"""Tokens of the first slices, and of those of a busy engine: a large body still ends in time."""
 
 _SPLIT_FIELDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "/v1/embeddings": (("", "input"),),
@@ -59,7 +59,7 @@ class SlicePace:
     def __init__(self, tokens_max: int, *, is_constant: bool = False) -> None:
         """`tokens_max` is the most that a slice may ever have, or always has."""
         self._most, self._is_constant = tokens_max, is_constant
-        self.tokens_max = tokens_max if is_constant else min(_TOKENS_FIRST, tokens_max)
+        self.tokens_max = tokens_max if is_constant else min(_TOKENS_MIN, tokens_max)
         """The bound of the next slice."""
 
     def record(self, tokens: int, took_s: float) -> None:
@@ -69,7 +69,7 @@ class SlicePace:
         fitting = int(tokens * SLICE_S / max(took_s, 1e-6))
         if took_s <= SLICE_S:  # a slice of few tokens says little of the rate
             fitting = max(self.tokens_max, min(fitting, 2 * self.tokens_max))
-        self.tokens_max = max(_TOKENS_MIN, min(fitting, self._most))
+        self.tokens_max = min(max(_TOKENS_MIN, fitting), self._most)
 
 
 class InputSlices:

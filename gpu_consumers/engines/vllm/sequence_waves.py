@@ -17,7 +17,8 @@ def sequence_waves(request: Any, sequences_max: int) -> list[Any]:
     Not split are few sequences, several prompts with more answers each than the limit, embedded
     prompts, and the beams of one prompt.
     """
-    prompt, n = getattr(request, "prompt", None), request.n or 1
+    prompt: Any = getattr(request, "prompt", None)  # a chat has none
+    n = request.n or 1
     count = prompt_count(prompt)
     if count * n <= sequences_max or getattr(request, "prompt_embeds", None) is not None:
         return [request]

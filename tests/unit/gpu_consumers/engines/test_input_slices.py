@@ -123,8 +123,8 @@ def test_the_pace_follows_the_rate_of_the_engine() -> None:
         pace.record(pace.tokens_max, pace.tokens_max / 50_000)
     assert pace.tokens_max == pytest.approx(50_000 * SLICE_S, rel=0.01)
     assert pace.tokens_max > first
-    pace.record(pace.tokens_max, 10 * SLICE_S)
-    assert pace.tokens_max == pytest.approx(5_000 * SLICE_S, rel=0.01)
+    pace.record(pace.tokens_max, 5 * SLICE_S)
+    assert pace.tokens_max == pytest.approx(10_000 * SLICE_S, rel=0.01)
 
 
 def test_the_pace_has_bounds() -> None:
@@ -135,16 +135,17 @@ def test_the_pace_has_bounds() -> None:
         pace.record(10_000, 0.001)
     assert pace.tokens_max == 4_000
     pace.record(1, 60.0)
-    assert pace.tokens_max == 256
+    assert pace.tokens_max == 1_024
     pace.record(10_000, 0.001)
-    assert pace.tokens_max == 512
+    assert pace.tokens_max == 2_048
+    assert SlicePace(500).tokens_max == 500
 
 
 def test_only_slices_of_split_bodies_set_the_pace() -> None:
     pace = SlicePace(4_000)
     whole = InputSlices(EMBEDDINGS, encoded({"input": "a"}), SliceLimits(10, 512), pace)
     assert whole.next_body() is not None
-    whole.record(1, 60.0)
+    whole.record(10_000, 0.001)
     assert pace.tokens_max == 1_024
 
 
