@@ -6,6 +6,7 @@ Method: a month of items; the statements of each function are explained as they 
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -88,8 +89,8 @@ def test_a_request_is_read_from_the_partition_of_its_day(
         ids = [add_request(connection, tenant_id, FIRST_DAY + i) for i in (3, 9)]
     of_days = [partition_name(FIRST_DAY + i) for i in (3, 9)]
     for job_id, of_day in zip(ids, of_days, strict=True):
-        found = opened(engine, lambda c, job_id=job_id: find_request(c, tenant_id, job_id))
-        assert found == {of_day}
+        find = partial(find_request, tenant_id=tenant_id, job_id=job_id)
+        assert opened(engine, find) == {of_day}
     assert opened(engine, lambda c: old_requests(c, days=1)) == {*of_days}
     keys = [f"{answer_prefix(job_id)}large" for job_id in ids]
     assert opened(engine, lambda c: unreferenced_answers(c, keys)) == {*of_days}
