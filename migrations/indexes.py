@@ -21,7 +21,14 @@ def is_new(table: str, column: str) -> bool:
     return column not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns(table)}
 
 
-def build(name: str, table: str, columns: Sequence[str], condition: str | None = None) -> None:
+def build(
+    name: str,
+    table: str,
+    columns: Sequence[str],
+    condition: str | None = None,
+    *,
+    unique: bool = False,
+) -> None:
     """Create an index concurrently unless a valid one exists."""
     where = None if condition is None else sa.text(condition)
     with _long_lock_timeout() as connection:
@@ -31,6 +38,7 @@ def build(name: str, table: str, columns: Sequence[str], condition: str | None =
             name,
             table,
             list(columns),
+            unique=unique,
             postgresql_where=where,
             postgresql_concurrently=True,
             if_not_exists=True,

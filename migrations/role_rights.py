@@ -1,7 +1,8 @@
 """What each role may do in Postgres: rights on tables, as `GRANT` statements.
 
-The writer and the finaliser create and drop day partitions of `items`, for which Postgres requires
-that its owner does it. So both act as one database role, `…_results`, which owns that table.
+The writer and the finaliser create and drop day partitions of `items` and `billed_calls`, for which
+Postgres requires that their owner does it. So both act as one database role, `…_results`, which
+owns these tables.
 A gpu-consumer has no user: it does not use Postgres.
 """
 
@@ -70,7 +71,6 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
     "results": {
         **_AUDIT,
         "api_keys": "SELECT (tenant_id), DELETE",
-        "billed_calls": _ALL,
         "dead_items": _ALL,
         "deletions": _ADD,
         "files": _ALL,
@@ -116,8 +116,8 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
 """Database role, without its prefix, to the rights that it needs by table."""
 
 _OWNER: Final = "results"
-OWNED: Final = "items"
-"""The table that the database role `results` owns, with its partitions."""
+OWNED: Final = ("billed_calls", "items")
+"""The tables that the database role `results` owns, with their partitions."""
 
 LOGINS: Final = ("api", "intake", "batcher", "results_writer", "finaliser", "webhooks")
 """The users of the processes, without their prefix."""
@@ -153,8 +153,9 @@ def grant_statements(*, prefix: str, schema: str) -> Iterator[str]:
     owner = names[_OWNER]
     yield f"GRANT CREATE ON SCHEMA {schema} TO {owner}"
     yield f"GRANT {owner} TO CURRENT_USER"  # whose migrations change the table, too
-    yield _OWN_PARTITIONS.format(table=f"{schema}.{OWNED}", owner=owner)
-    yield f"GRANT ALL ON {schema}.{OWNED} TO {owner}"
+    for table in OWNED:
+        yield _OWN_PARTITIONS.format(table=f"{schema}.{table}", owner=owner)
+        yield f"GRANT ALL ON {schema}.{table} TO {owner}"
     for role in ("api", _OWNER):
         yield f"GRANT USAGE ON SEQUENCE {schema}.usage_ledger_id_seq TO {names[role]}"
     for user, role in _ACT_AS.items():

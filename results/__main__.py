@@ -25,6 +25,7 @@ from results.finaliser.request_finaliser import RequestFinaliser
 from results.retention.object_removal import IdempotencyKeyRemoval
 from results.retention.sweep import RetentionSweep
 from results.settings import FinaliserSettings, RetentionSettings, WriterSettings
+from results.tables import billed_calls
 from results.writer.call_billing import write_bills
 from results.writer.copied_results import CopyWriter
 from results.writer.crash_budgets import CrashBudgets
@@ -76,7 +77,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
             closes=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
             copies=CopyWriter(engine),
         ),
-        bill=partial(write_bills, engine),
+        bill=partial(write_bills, engine, DayPartitions(engine, billed_calls)),
         count_process_ends=CrashBudgets(engine, settings.quarantine_s).count_process_ends,
         producer=producer,
         settings=settings,

@@ -11,7 +11,14 @@ from storage.postgres.metadata import metadata
 billed_calls: Final = sa.Table(
     "billed_calls",
     metadata,
-    sa.Column[object]("request_id", sa.Uuid, primary_key=True, comment="as `x-request-id`"),
+    sa.Column[int](
+        "request_day",
+        sa.Integer,
+        nullable=False,
+        server_default="-1",
+        comment="days since 1970-01-01 of its arrival; -1: unknown, by a release before 0028",
+    ),
+    sa.Column[object]("request_id", sa.Uuid, nullable=False, comment="as `x-request-id`"),
     sa.Column[object]("tenant_id", sa.Uuid, nullable=False),
     sa.Column[str]("model", sa.Text, nullable=False),
     sa.Column[str]("model_version", sa.Text, nullable=False),
@@ -21,7 +28,9 @@ billed_calls: Final = sa.Table(
     sa.Column[int]("cached_tokens", sa.Integer, nullable=False),
     sa.Column[int]("reasoning_tokens", sa.Integer, nullable=False),
     timestamp("billed_at", has_default=True),
+    sa.Index("uq_billed_calls_day", "request_day", "request_id", unique=True),
     sa.Index("ix_billed_calls_billed_at", "billed_at"),
+    postgresql_partition_by="RANGE (request_day)",
     comment="So that no report of a call is billed twice; forgotten when the log has forgotten it",
 )
 

@@ -132,6 +132,7 @@ usage_ledger: Final = Table(
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
     Index("ix_usage_ledger_job_id", "job_id"),
+    Index("ix_usage_ledger_tenant_id_created_at", "tenant_id", "created_at"),
     comment="Append-only: one row per job and commit of the results writer",
 )
 

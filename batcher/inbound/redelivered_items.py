@@ -102,8 +102,10 @@ class FinishedItemLookup:
             "first_indexes": [chunk.items[0].index for chunk in chunks],
             "last_indexes": [chunk.items[-1].index for chunk in chunks],
         }
+        # The days again, as values: otherwise Postgres opens every partition.
+        query = _FINISHED.where(items.c.job_day.in_({chunk.job.day for chunk in chunks}))
         with self._engine.connect() as connection:
-            for number, index in connection.execute(_FINISHED, parameters):
+            for number, index in connection.execute(query, parameters):
                 finished[number - 1].add(index)
         return finished
 

@@ -17,6 +17,7 @@ from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.errors import RequestEndedError, RequestNotFoundError
 from jobs.store.batches import with_counters
+from jobs.store.days import job_day
 from jobs.store.job_closing import cancel_owned_job
 from jobs.tables.jobs import jobs
 from storage.postgres.items import items
@@ -53,7 +54,8 @@ _CREATE: Final = sa.text(
 JOB_DAY: Final = sa.cast(sa.func.timezone("UTC", jobs.c.created_at), sa.Date) - sa.cast(
     "1970-01-01", sa.Date
 )
-"""`job_day` as an SQL expression; selects the partition of the items."""
+"""`job_day` as an SQL expression. A query of `items` needs its value: to join with the expression,
+Postgres plans and opens every partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +99,22 @@ def find_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None
 
     Raises RequestNotFoundError, also for foreign ids and batches.
     """
-    row = connection.execute(request_query(tenant_id, job_id)).one_or_none()
+    found = sa.select(jobs.c.created_at).where(*_is_visible(tenant_id, job_id))
+    created_at = connection.scalar(found)
+    if created_at is None:
+        raise RequestNotFoundError
+    query = request_query(tenant_id, job_id, job_day(created_at))
+    row = connection.execute(query).one_or_none()
     if row is None:
         raise RequestNotFoundError
     return row
 
 
-def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
-    """Return the query of one request; the columns of its answer are NULL until it has one."""
+def request_query(tenant_id: UUID, job_id: UUID | None, day: int) -> sa.Select[Any]:
+    """Return the query of a request of a day; columns of its answer are NULL until it has one."""
     columns = items.c
     is_its_item = sa.and_(
-        columns.job_day == JOB_DAY, columns.job_id == jobs.c.id, columns.item_index == 0
+        columns.job_day == day, columns.job_id == jobs.c.id, columns.item_index == 0
     )
     answer = [
         columns.outcome,
@@ -123,12 +130,16 @@ def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
         with_counters()
         .outerjoin(items, is_its_item)
         .add_columns(*answer)
-        .where(
-            jobs.c.id == job_id,
-            jobs.c.tenant_id == tenant_id,
-            jobs.c.deleted_at.is_(None),
-            _IS_REQUEST,
-        )
+        .where(*_is_visible(tenant_id, job_id))
+    )
+
+
+def _is_visible(tenant_id: UUID, job_id: UUID | None) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        jobs.c.id == job_id,
+        jobs.c.tenant_id == tenant_id,
+        jobs.c.deleted_at.is_(None),
+        _IS_REQUEST,
     )
 
 

@@ -22,7 +22,7 @@ from jobs.supervised_threads import SupervisedThreads
 from results import metrics
 from results.finaliser.finalisation import READY, finalise
 from results.retention.object_removal import FileRemoval
-from results.retention.orphan_sweep import OrphanSweep
+from results.retention.orphan_sweep import OrphanSweep, orphan_lease
 from results.settings import FinaliserSettings
 from storage.objects.object_store import ObjectStore
 from storage.postgres.engines import DATABASE_UNAVAILABLE
@@ -85,8 +85,11 @@ class Finaliser:
         removal = FileRemoval(self.engine, self.store, ended.is_set)
         background.start_periodic(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
         background.start_periodic(self.settings.removal_interval_s, "removal", removal.run_once)
-        orphans = OrphanSweep(self.engine, self.store, self.settings.orphan_age_s, ended.is_set)
-        background.start_periodic(self.settings.orphan_interval_s, "orphans", orphans.run_once)
+        interval_s = self.settings.orphan_interval_s
+        lease = orphan_lease(self.engine, self.leases.holder, interval_s=interval_s)
+        age_s = self.settings.orphan_age_s
+        orphans = OrphanSweep(self.engine, self.store, age_s, lease, ended.is_set)
+        background.start_periodic(interval_s, "orphans", orphans.run_once)
         try:
             self._finalise_jobs(notifications, lambda: stop.is_set() or ended.is_set())
         finally:

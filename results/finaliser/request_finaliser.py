@@ -107,8 +107,9 @@ def unreferenced_answers(connection: sa.Connection, keys: Collection[str]) -> se
     They belong to executions that did not count, or were meant for a caller that died.
     """
     by_job = group_keys_by_job(keys, ANSWERS)
+    days = set(connection.scalars(sa.select(JOB_DAY).where(jobs.c.id.in_(by_job))))
     item_row = sa.and_(
-        items.c.job_day == JOB_DAY, items.c.job_id == jobs.c.id, items.c.item_index == 0
+        items.c.job_day.in_(days), items.c.job_id == jobs.c.id, items.c.item_index == 0
     )
     ended = (
         sa.select(jobs.c.id, items.c.body_key)

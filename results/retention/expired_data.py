@@ -5,7 +5,7 @@ others until the next run, except those of removed files, whose locks are short.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -63,19 +63,22 @@ def old_batches_query(days: float, limit: int = SLICE) -> sa.Select[Any]:
 
 def old_requests(connection: sa.Connection, *, days: float) -> list[OldRequest]:
     """Return a slice of terminal single requests that arrived more than `days` ago."""
-    old = (
-        sa.select(jobs.c.id, jobs.c.tenant_id, JOB_DAY.label("day"))
+    old = connection.execute(
+        sa.select(jobs.c.id, jobs.c.tenant_id, JOB_DAY)
         .where(_REQUEST, _KEPT, jobs.c.created_at < days_ago(days), _ENDED)
         .order_by(jobs.c.created_at)
         .limit(REQUESTS_SLICE)
-        .subquery()
-    )
-    body_key = (
-        sa.select(items.c.body_key)
-        .where(items.c.job_day == old.c.day, items.c.job_id == old.c.id, items.c.item_index == 0)
-        .scalar_subquery()
-    )
-    return [OldRequest._make(row) for row in connection.execute(sa.select(*old.c, body_key))]
+    ).all()
+    body_keys: dict[UUID, str | None] = {}
+    for arrived in {day for *_, day in old}:
+        of_day = [job_id for job_id, _, day in old if day == arrived]
+        found = sa.select(items.c.job_id, items.c.body_key).where(*_answers(arrived, of_day))
+        body_keys |= {row.job_id: row.body_key for row in connection.execute(found)}
+    return [OldRequest._make((*row, body_keys.get(row[0]))) for row in old]
+
+
+def _answers(day: int, job_ids: Collection[UUID]) -> tuple[sa.ColumnElement[bool], ...]:
+    return items.c.job_day == day, items.c.job_id.in_(job_ids), items.c.item_index == 0
 
 
 def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int:
@@ -92,8 +95,7 @@ def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int
         connection.execute(sa.delete(table).where(table.c.job_id.in_(locked_ids)))
     for day in {one.day for one in old}:
         of_day = [one.job_id for one in old if one.day == day and one.job_id in locked_ids]
-        where = (items.c.job_day == day, items.c.job_id.in_(of_day), items.c.item_index == 0)
-        connection.execute(sa.delete(items).where(*where))
+        connection.execute(sa.delete(items).where(*_answers(day, of_day)))
     removed = connection.execute(sa.delete(jobs).where(jobs.c.id.in_(locked_ids))).rowcount
     by_tenant = Counter(one.tenant_id for one in old if one.job_id in locked_ids)
     for tenant_id, count in sorted(by_tenant.items()):

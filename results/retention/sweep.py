@@ -1,7 +1,6 @@
 """The retention sweep: deletes expired data and removes the remains of deleted data.
 
-Each run is bounded. One finaliser at a time holds the lease, which expires by the database's clock
-when its holder dies or stalls; every step is safe without it.
+Each run is bounded. One finaliser at a time holds the lease.
 """
 
 import logging
@@ -10,41 +9,25 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
 from core.errors import Disposition, MillraceError
 from results.metrics import RETENTION_REMOVED, RETENTION_WAITING
 from results.retention import expired_data
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
-from results.retention.day_removal import drop_unneeded_days
+from results.retention.day_removal import drop_old_bills, drop_unneeded_days
 from results.retention.deletion import BatchTombstones
 from results.retention.object_removal import KeyDestruction
+from results.retention.sweep_lease import SweepLease
 from results.retention.tenant_erasure import TenantErasure
 from results.settings import RetentionSettings
-from results.tables import sweep_leases
 from storage.objects.object_store import ObjectStore
-from storage.postgres.database_times import seconds
 
 LOG = logging.getLogger(__name__)
-
-_NOW = sa.func.clock_timestamp()
 
 LEASE: Final = "retention"
 _LEASE_S: Final = 60.0
 _SLICES_MAX: Final = 50  # of each kind in one run
 _SLOW_RUNS: Final = 20  # every so many runs: days, tombstones and refused batches
-
-
-def acquire_sweep_lease(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
-    """Acquire or extend the lease for `ttl_s` seconds; False while another process holds it."""
-    until = _NOW + seconds(ttl_s)
-    taken = insert(sweep_leases).values(name=name, holder=holder, expires_at=until)
-    statement = taken.on_conflict_do_update(
-        index_elements=[sweep_leases.c.name],
-        set_={"holder": taken.excluded.holder, "expires_at": taken.excluded.expires_at},
-        where=sa.or_(sweep_leases.c.holder == holder, sweep_leases.c.expires_at <= _NOW),
-    )
-    return connection.execute(statement.returning(sweep_leases.c.name)).one_or_none() is not None
 
 
 @dataclass(slots=True)
@@ -58,12 +41,14 @@ class RetentionSweep:
     is_stopping: Callable[[], bool] = lambda: False
     _run_count: int = 0
     _files_after: sa.Row[Any] | None = None
+    _lease: SweepLease = field(init=False)
     _tombstones: BatchTombstones = field(init=False)
     _keys: KeyDestruction = field(init=False)
     _data: BatchDataRemoval = field(init=False)
     _tenants: TenantErasure = field(init=False)
 
     def __post_init__(self) -> None:
+        self._lease = SweepLease(self.engine, LEASE, self.holder, _LEASE_S)
         self._tombstones = BatchTombstones(self.engine, self.is_stopping)
         self._keys = KeyDestruction(self.engine, self.store, self.is_stopping)
         self._data = BatchDataRemoval(self.engine, self.store, self.is_stopping)
@@ -74,7 +59,8 @@ class RetentionSweep:
 
         1. Delete what deleted tenants have; make tombstones of expired batches. 2. Destroy keys of
         deleted zero-retention batches.
-        3. Delete expired files. 4. Now and then drop days of items and old tombstones.
+        3. Delete expired files. 4. Now and then drop days of items and of billed calls, and old
+        tombstones.
         5. Remove expired requests. 6. Remove rows and objects of deleted batches.
         7. Remove rows of files whose objects were removed long ago.
         """
@@ -93,6 +79,7 @@ class RetentionSweep:
             self._run_slices("file_ended", expired_data.delete_old_files, days=days.file_days)
         if self._run_count % _SLOW_RUNS == 0:
             RETENTION_REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
+            RETENTION_REMOVED.labels("bill_day").inc(drop_old_bills(self.engine))
             self._run_slices("tombstone", expired_data.purge_tombstones, days=days.tombstone_days)
             self._tenants.remove_rows()
         self._run_count += 1
@@ -104,10 +91,7 @@ class RetentionSweep:
             RETENTION_WAITING.set(connection.execute(waiting_query()).scalar_one())
 
     def _has_lease(self) -> bool:
-        if self.is_stopping():
-            return False
-        with self.engine.begin() as connection:
-            return acquire_sweep_lease(connection, LEASE, self.holder, ttl_s=_LEASE_S)
+        return not self.is_stopping() and self._lease.acquire()
 
     def _run_slices(self, kind: str, remove: Callable[..., int], **limits: Any) -> None:
         """Run slices until one finds nothing."""

@@ -3,6 +3,7 @@
 Other tenants cannot see that they exist.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -25,11 +26,16 @@ from storage.postgres.items import items
 _BODY_BYTES: Final = 4096
 """Bytes of a body in a list: enough for the code in a usual error envelope."""
 
-_ITEM_ROW: Final = sa.and_(
-    items.c.job_day == dead_items.c.job_day,
-    items.c.job_id == dead_items.c.job_id,
-    items.c.item_index == dead_items.c.item_index,
-)
+
+def _item_row(days: Collection[int]) -> sa.ColumnElement[bool]:
+    """Join dead letters of `days` with their rows; the values restrict it to partitions."""
+    return sa.and_(
+        items.c.job_day.in_(days),
+        items.c.job_day == dead_items.c.job_day,
+        items.c.job_id == dead_items.c.job_id,
+        items.c.item_index == dead_items.c.item_index,
+    )
+
 
 _IS_VISIBLE: Final = sa.exists(
     sa.select(1)
@@ -72,7 +78,7 @@ def list_dead_letters(
     """
     if job_id is not None:
         find_job(connection, tenant_id, job_id)
-    query = dead_letters_query(tenant_id, job_id)
+    where = [dead_items.c.tenant_id == tenant_id, *_of(job_id), _IS_VISIBLE]
     if after is not None:
         is_after = (dead_items.c.tenant_id == tenant_id, *_is(after), *_of(job_id))
         row = connection.execute(sa.select(*_AGE).where(*is_after)).one_or_none()
@@ -80,7 +86,17 @@ def list_dead_letters(
             raise unknown_cursor_error()
         is_older = sa.tuple_(*_AGE) < position_of(row, *_AGE)
         follows = is_older if job_id is None else dead_items.c.item_index > after.item_index
-        query = query.where(follows)
+        where.append(follows)
+    order = [column.desc() for column in _AGE] if job_id is None else [dead_items.c.item_index]
+    of_page = sa.select(dead_items.c.job_day).where(*where).order_by(*order).limit(limit + 1)
+    days = set(connection.scalars(of_page))
+    body = sa.func.substring(items.c.body, 1, _BODY_BYTES).label("body")
+    query = (
+        sa.select(dead_items, *_SHOWN, body)
+        .select_from(dead_items.outerjoin(items, _item_row(days)))
+        .where(*where)
+        .order_by(*order)
+    )
     found = connection.execute(query.limit(limit + 1)).all()
     return Page(list(found[:limit]), len(found) > limit)
 
@@ -91,12 +107,14 @@ def find_dead_letter(
     """Return one dead letter. Raises DeadLetterNotFoundError, also for foreign ids."""
     if position is None:
         raise DeadLetterNotFoundError
+    is_its = (dead_items.c.tenant_id == tenant_id, *_is(position))
+    days = connection.scalars(sa.select(dead_items.c.job_day).where(*is_its)).all()
     query = (
         sa.select(dead_items, *_SHOWN, items.c.body, items.c.body_key, items.c.copied_from)
         .add_columns(jobs.c.input_key, jobs.c.endpoint, jobs.c.zero_retention)
-        .select_from(dead_items.outerjoin(items, _ITEM_ROW))
+        .select_from(dead_items.outerjoin(items, _item_row(days)))
         .join(jobs, jobs.c.id == dead_items.c.job_id)
-        .where(dead_items.c.tenant_id == tenant_id, *_is(position), jobs.c.deleted_at.is_(None))
+        .where(*is_its, jobs.c.deleted_at.is_(None))
     )
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -107,20 +125,6 @@ def find_dead_letter(
         last = ItemFailure(row.attempt, row.status_code or 0, code_of_row(row), row.failed_at)
         attempts = [*attempts, last]
     return DeadLetterView(row, attempts)
-
-
-def dead_letters_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
-    """Return the ordered query of a list."""
-    query = (
-        sa.select(
-            dead_items, *_SHOWN, sa.func.substring(items.c.body, 1, _BODY_BYTES).label("body")
-        )
-        .select_from(dead_items.outerjoin(items, _ITEM_ROW))
-        .where(dead_items.c.tenant_id == tenant_id, *_of(job_id), _IS_VISIBLE)
-    )
-    if job_id is not None:
-        return query.order_by(dead_items.c.item_index)
-    return query.order_by(*(column.desc() for column in _AGE))
 
 
 def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:

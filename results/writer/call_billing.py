@@ -12,26 +12,24 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from results import metrics
-from storage.postgres.engines import DATA_REJECTED, raw_cursor
+from results.writer.day_partitions import DayPartitions
+from storage.postgres.engines import DATA_REJECTED, is_partition_missing, raw_cursor
 from tenancy.response_cache import NO_JOB
-from topics.records.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 from topics.records.records import ItemOutcome, JobRef, Outcomes
 
 LOG = logging.getLogger(__name__)
 
-# The longest time that a quiet partition keeps a record, plus one day.
-_REMEMBERED_DAYS: Final = RETENTION_DAYS + SEGMENT_DAYS + 1
-_FORGOTTEN_MAX: Final = 100  # old rows deleted per billed call, so that deletion keeps up
+_DAY_MAX: Final = 65_535  # in 2149; a record that says more was not written by a clock
 
-_BILL: Final = """
+BILL_CALLS: Final = """
 WITH reported AS (
-    SELECT * FROM unnest(%b::uuid[], %b::uuid[], %b::text[], %b::text[], %b::smallint[], %b::int[],
-        %b::int[], %b::int[], %b::int[])
-    AS calls (request_id, tenant_id, model, model_version, outcome, input_tokens,
+    SELECT * FROM unnest(%b::int[], %b::uuid[], %b::uuid[], %b::text[], %b::text[],
+        %b::smallint[], %b::int[], %b::int[], %b::int[], %b::int[])
+    AS calls (request_day, request_id, tenant_id, model, model_version, outcome, input_tokens,
         output_tokens, cached_tokens, reasoning_tokens)
 ), new AS (
-    INSERT INTO billed_calls (request_id, tenant_id, model, model_version, outcome, input_tokens,
-        output_tokens, cached_tokens, reasoning_tokens)
+    INSERT INTO billed_calls (request_day, request_id, tenant_id, model, model_version, outcome,
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
     SELECT * FROM reported ORDER BY request_id
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, model, model_version, input_tokens, output_tokens, cached_tokens,
@@ -46,18 +44,11 @@ WITH reported AS (
 SELECT count(*) FROM new
 """
 
-_FORGET: Final = """
-DELETE FROM billed_calls WHERE request_id IN (
-    SELECT request_id FROM billed_calls
-    WHERE billed_at < now() - make_interval(days => %b::int)
-    ORDER BY billed_at LIMIT %b::int FOR UPDATE SKIP LOCKED
-)
-"""
-
 
 class CallBill(NamedTuple):
     """One call and its cost; the fields are in the order of the statement's parameters."""
 
+    day: int  # days since 1970-01-01 of its arrival, by the clock of the api process
     request_id: UUID
     tenant_id: UUID
     model: str
@@ -74,16 +65,18 @@ def bills_of(record: Outcomes) -> list[CallBill]:
     return [_bill(record.job, item) for item in record.items]
 
 
-def write_bills(engine: sa.Engine, bills: Sequence[CallBill]) -> None:
+def write_bills(engine: sa.Engine, partitions: DayPartitions, bills: Sequence[CallBill]) -> None:
     """Add calls to the ledger in one transaction; calls that it already has are skipped.
 
-    A bill that Postgres refuses is dropped alone, so that it cannot block its partition. Raises one
-    of DATABASE_UNAVAILABLE.
+    The record of a call names the day of its arrival: a report that is delivered again, on whatever
+    day, meets the row of the first in the same partition of `billed_calls`. A bill that Postgres
+    refuses is dropped alone, so that it cannot block its partition of the log. Raises one of
+    DATABASE_UNAVAILABLE.
     """
     if not bills:
         return
     try:
-        _write(engine, bills)
+        _write_once(engine, partitions, bills)
     except DATA_REJECTED as refusal:
         if len(bills) == 1:
             code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
@@ -91,21 +84,35 @@ def write_bills(engine: sa.Engine, bills: Sequence[CallBill]) -> None:
             LOG.error("bill refused", extra={"request": bills[0].request_id, "code": code})  # noqa: TRY400
             return
         middle = len(bills) // 2
-        write_bills(engine, bills[:middle])
-        write_bills(engine, bills[middle:])
+        write_bills(engine, partitions, bills[:middle])
+        write_bills(engine, partitions, bills[middle:])
+
+
+def _write_once(engine: sa.Engine, partitions: DayPartitions, bills: Sequence[CallBill]) -> None:
+    """Write; if retention dropped a partition meanwhile, create it and write again."""
+    days = {bill.day for bill in bills}
+    partitions.ensure(days)
+    try:
+        _write(engine, bills)
+    except DATA_REJECTED as refusal:
+        if not is_partition_missing(refusal):
+            raise
+        partitions.forget(days)
+        partitions.ensure(days)
+        _write(engine, bills)
 
 
 def _write(engine: sa.Engine, bills: Sequence[CallBill]) -> None:
     with engine.begin() as connection:
         cursor = raw_cursor(connection)
         columns = [list(column) for column in zip(*bills, strict=True)]
-        ((new_count,),) = cursor.execute(_BILL, [*columns, NO_JOB]).fetchall()
-        cursor.execute(_FORGET, [_REMEMBERED_DAYS, _FORGOTTEN_MAX * len(bills)])
+        ((new_count,),) = cursor.execute(BILL_CALLS, [*columns, NO_JOB]).fetchall()
     metrics.CALLS_BILLED.inc(new_count)
 
 
 def _bill(job: JobRef, item: ItemOutcome) -> CallBill:
     return CallBill(
+        job.day if 0 <= job.day <= _DAY_MAX else 0,
         job.job_id,
         job.tenant_id,
         job.model,

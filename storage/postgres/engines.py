@@ -148,3 +148,8 @@ def missing_privilege(error: sqlalchemy.exc.DBAPIError) -> str | None:
 def is_lock_timeout(error: sqlalchemy.exc.DBAPIError) -> bool:
     """Whether the wait for a lock timed out; the statement then had no effect."""
     return isinstance(error.orig, psycopg.errors.LockNotAvailable)
+
+
+def is_partition_missing(error: Exception) -> bool:
+    """Whether a row belongs into a partition that does not exist, or no longer."""
+    return isinstance(error, psycopg.errors.CheckViolation) and error.diag.constraint_name is None

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Producer, TopicPartiti
 from confluent_kafka import Consumer as KafkaConsumer
 from openai import OpenAI
 
-from migrations.role_rights import RIGHTS
+from migrations.role_rights import OWNED, RIGHTS
 from migrations.schema import SCHEMA
 from tenancy.operator_keys import OperatorRole, create_operator_key
 from tests.integration.access.least_privilege import (
@@ -182,7 +182,7 @@ def is_unreadable(consumer: KafkaConsumer, topic: str) -> bool:
 @pytest.mark.parametrize("role", DATABASE_USERS)
 def test_no_role_reads_a_table_that_is_not_its_own(installation: Installation, role: str) -> None:
     group = {"results-writer": "results", "finaliser": "results"}.get(role, role)
-    own = {*RIGHTS[group], *(["items"] if group == "results" else [])}
+    own = {*RIGHTS[group], *(OWNED if group == "results" else [])}
     foreign = sorted(SCHEMA.tables.keys() - own)
     assert foreign
     engine = sa.create_engine(installation.database_of(role), poolclass=sa.NullPool)

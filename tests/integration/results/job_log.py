@@ -22,6 +22,7 @@ from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.rebuild import RebuildOutcome, RebuiltJob, rebuild
 from results.rebuilding.shadow_tables import shadow_engine
 from results.settings import WriterSettings
+from results.tables import billed_calls
 from results.writer.call_billing import write_bills
 from results.writer.copied_results import CopyWriter
 from results.writer.crash_budgets import CrashBudgets
@@ -70,7 +71,7 @@ class Running:
                 closes=JobCloser(engine, partitions, slice_items=10),
                 copies=CopyWriter(engine, slice_items=7),
             ),
-            bill=partial(write_bills, engine),
+            bill=partial(write_bills, engine, DayPartitions(engine, billed_calls)),
             count_process_ends=CrashBudgets(engine, 3600).count_process_ends,
             producer=self.producer,
             settings=WriterSettings.model_validate(settings),

@@ -1,5 +1,7 @@
 """Goal: a connection-bound call is billed once, however often it is reported."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -9,21 +11,34 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.outcomes import Outcome
+from jobs.store.days import job_day
+from results.retention.day_removal import drop_old_bills
 from results.tables import billed_calls
-from results.writer.call_billing import CallBill, bills_of, write_bills
+from results.writer.call_billing import BILL_CALLS, CallBill, bills_of, write_bills
+from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.record_groups import is_bill
+from storage.postgres.engines import raw_cursor
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import days_ago, execute, fetch, job_ref, outcome, scalars
+from tests.support.until import until
 from topics.records.records import CallRef, Outcomes
 
 TENANT = UUID(int=7)
 
 
-def report(request_id: UUID, *, tenant_id: UUID = TENANT, **fields: Any) -> list[CallBill]:
-    job = msgspec.structs.replace(job_ref(request_id), tenant_id=tenant_id, call=CallRef("c", 0))
+def report(
+    request_id: UUID, *, tenant_id: UUID = TENANT, day: int = 20_000, **fields: Any
+) -> list[CallBill]:
+    job = job_ref(request_id, day)
+    job = msgspec.structs.replace(job, tenant_id=tenant_id, call=CallRef("c", 0))
     assert is_bill(job)
     return bills_of(Outcomes(job, [outcome(0, body=b"", **fields)]))
+
+
+def bill(engine: sa.Engine, bills: list[CallBill]) -> None:
+    """Bill calls in one transaction, in a process that knows no partition yet."""
+    write_bills(engine, DayPartitions(engine, billed_calls), bills)
 
 
 def ledger(engine: sa.Engine) -> list[tuple[Any, ...]]:
@@ -40,7 +55,7 @@ def test_only_connection_bound_calls_are_billed_without_rows() -> None:
 
 def test_transaction_adds_one_ledger_row_per_tenant_and_version(engine: sa.Engine) -> None:
     other = UUID(int=8)
-    write_bills(
+    bill(
         engine,
         [
             *report(new_uuid()),
@@ -53,29 +68,134 @@ def test_transaction_adds_one_ledger_row_per_tenant_and_version(engine: sa.Engin
 
 def test_redelivered_bill_is_not_billed_again(engine: sa.Engine) -> None:
     first, second = report(new_uuid()), report(new_uuid())
-    write_bills(engine, [*first, *first])
-    write_bills(engine, [*second, *first])
-    write_bills(engine, [*second, *first])
+    bill(engine, [*first, *first])
+    bill(engine, [*second, *first])
+    bill(engine, [*second, *first])
     assert ledger(engine) == [(TENANT, 1, 3, 5, NO_JOB)] * 2
 
 
 def test_refused_bill_is_dropped_alone(engine: sa.Engine) -> None:
     (good,) = report(new_uuid())
     bad = good._replace(request_id=new_uuid(), model="\0")
-    write_bills(engine, [*report(new_uuid()), bad, good])
+    bill(engine, [*report(new_uuid()), bad, good])
     assert sum(row[1] for row in ledger(engine)) == 2
 
 
-@pytest.mark.parametrize(("days", "is_kept"), [(44, True), (60, False)])
-def test_billed_calls_are_kept_for_the_retention_of_the_log(
-    engine: sa.Engine, days: int, is_kept: bool
+@pytest.mark.parametrize("day", [-1, 2**40])
+def test_bill_of_an_impossible_day_is_billed_once(engine: sa.Engine, day: int) -> None:
+    once = report(new_uuid(), day=day)
+    bill(engine, once)
+    bill(engine, once)
+    assert ledger(engine) == [(TENANT, 1, 3, 5, NO_JOB)]
+
+
+def today(engine: sa.Engine) -> int:
+    return job_day(scalars(engine, sa.select(sa.func.now()))[0])
+
+
+def test_report_delivered_again_after_midnight_is_not_billed_again(engine: sa.Engine) -> None:
+    """Its record names the day of the call; reports of the next day have another partition."""
+    evening = today(engine) + 20
+    late, early = report(new_uuid(), day=evening), report(new_uuid(), day=evening + 1)
+    bill(engine, late)
+    execute(engine, sa.update(billed_calls).values(billed_at=days_ago(1)))
+    bill(engine, [*early, *late])
+    bill(engine, [*late, *early])
+    assert ledger(engine) == [(TENANT, 1, 3, 5, NO_JOB)] * 2
+    days = {partition_name(evening + i, "billed_calls") for i in range(2)}
+    assert days <= parts_of(engine)
+
+
+def parts_of(engine: sa.Engine) -> set[str]:
+    query = "SELECT relid::text FROM pg_partition_tree('billed_calls') WHERE isleaf"
+    return set(scalars(engine, sa.text(query)))
+
+
+def test_days_that_the_log_has_forgotten_are_dropped_whole(engine: sa.Engine) -> None:
+    """A day stays while a row of it is young: the clock of an api process may be wrong."""
+    execute(engine, *without_the_days_before())
+    now = today(engine)
+    kept = {now: 0, now - 45: 45, now - 60: 44}
+    old = [now - 46, now - 60 - 1]
+    for day, age in [*kept.items(), *[(day, 46) for day in old]]:
+        (one,) = report(new_uuid(), day=day)
+        bill(engine, [one])
+        of_one = sa.update(billed_calls).where(billed_calls.c.request_id == one.request_id)
+        execute(engine, of_one.values(billed_at=days_ago(age)))
+    written = ledger(engine)
+    assert drop_old_bills(engine) == len(old)
+    assert drop_old_bills(engine) == 0
+    assert parts_of(engine) == {partition_name(day, "billed_calls") for day in kept}
+    assert ledger(engine) == written
+
+
+def without_the_days_before() -> list[sa.TextClause]:
+    """Drop the partition that revision 0028 makes of the table before it."""
+    return [
+        sa.text(
+            "DO $$ BEGIN EXECUTE (SELECT 'DROP TABLE ' || relid FROM "
+            "pg_partition_tree('billed_calls') WHERE isleaf AND relid::text ~ 'before'); END $$"
+        )
+    ]
+
+
+def test_days_before_the_first_partition_are_dropped_when_the_last_is_old(
+    engine: sa.Engine,
 ) -> None:
-    old, newest = report(new_uuid()), report(new_uuid())
-    write_bills(engine, old)
-    execute(engine, sa.update(billed_calls).values(billed_at=days_ago(days)))
-    write_bills(engine, newest)
-    known = {bill.request_id for bill in [*old * is_kept, *newest]}
-    assert {*scalars(engine, sa.select(billed_calls.c.request_id))} == known
-    if is_kept:  # for quiet partitions
-        write_bills(engine, old)
-    assert len(ledger(engine)) == 2
+    (before,) = parts_of(engine)
+    assert drop_old_bills(engine) == 0
+    end = partition_name(today(engine) - 45, "billed_calls_before")
+    execute(engine, sa.text(f"ALTER TABLE {before} RENAME TO {end}"))
+    bill(engine, report(new_uuid()))
+    assert drop_old_bills(engine) == 0
+    execute(engine, sa.update(billed_calls).values(billed_at=days_ago(46)))
+    assert drop_old_bills(engine) == 1
+    assert parts_of(engine) == set()
+
+
+def test_writers_bill_while_days_are_dropped(engine: sa.Engine) -> None:
+    """Also a call of a day that the writer knows and that was dropped: it is created again."""
+    execute(engine, *without_the_days_before())
+    now = today(engine)
+    partitions = DayPartitions(engine, billed_calls)
+    written = 0
+    stop = threading.Event()
+
+    def write() -> None:
+        nonlocal written
+        while not stop.is_set():
+            write_bills(engine, partitions, report(new_uuid(), day=now))
+            written += 1
+
+    of_old_day = sa.update(billed_calls).where(billed_calls.c.request_day == now - 50)
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        try:
+            for _ in range(3):
+                write_bills(engine, partitions, report(new_uuid(), day=now - 50))
+                execute(engine, of_old_day.values(billed_at=days_ago(47)))
+                aim = written + 1
+                assert drop_old_bills(engine) == 1
+                until(lambda: written >= aim or writing.done())  # noqa: B023  at once
+        finally:
+            stop.set()
+        writing.result(10)
+    assert sum(row[1] for row in ledger(engine)) == written + 3
+
+
+def test_billing_touches_the_partition_of_its_day_alone(engine: sa.Engine) -> None:
+    """Its plan is the same with one partition and with sixty."""
+    now = today(engine)
+    columns = [list(column) for column in zip(*report(new_uuid(), day=now + 30), strict=True)]
+
+    def plan() -> str:
+        with engine.connect() as connection:
+            cursor = raw_cursor(connection)
+            cursor.execute(f"EXPLAIN (COSTS OFF) {BILL_CALLS}".encode(), [*columns, NO_JOB])
+            return "\n".join(row[0] for row in cursor)
+
+    few = plan()
+    DayPartitions(engine, billed_calls).ensure(range(now + 10, now + 70))
+    assert plan() == few
+    assert "Scan on billed_calls" not in few
+    assert "Insert on billed_calls" in few

@@ -16,7 +16,8 @@ from jobs.tables.jobs import jobs
 from results.retention import day_removal
 from results.retention.day_removal import day_of, drop_unneeded_days
 from results.retention.expired_data import old_batches_query
-from results.retention.sweep import RetentionSweep, acquire_sweep_lease
+from results.retention.sweep import RetentionSweep
+from results.retention.sweep_lease import SweepLease
 from results.settings import RetentionSettings
 from results.writer.day_partitions import DayPartitions, partition_name
 from storage.objects.local_object_store import LocalObjectStore
@@ -235,12 +236,11 @@ def test_partition_names_are_parsed() -> None:
 
 
 def test_one_process_holds_the_sweep_lease(engine: sa.Engine) -> None:
-    with engine.begin() as connection:
-        assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=60)
-        assert acquire_sweep_lease(connection, "sweep", "one", ttl_s=0)
-        assert acquire_sweep_lease(connection, "sweep", "two", ttl_s=60)
-        assert not acquire_sweep_lease(connection, "sweep", "one", ttl_s=60)
-        assert acquire_sweep_lease(connection, "other", "one", ttl_s=60)
+    assert SweepLease(engine, "sweep", "one", ttl_s=60).acquire()
+    assert SweepLease(engine, "sweep", "one", ttl_s=0).acquire()
+    assert SweepLease(engine, "sweep", "two", ttl_s=60).acquire()
+    assert not SweepLease(engine, "sweep", "one", ttl_s=60).acquire()
+    assert SweepLease(engine, "other", "one", ttl_s=60).acquire()
 
 
 def test_expired_batches_are_found_by_index(engine: sa.Engine) -> None:

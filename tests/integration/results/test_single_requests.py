@@ -39,7 +39,7 @@ from results.retention import object_removal
 from results.retention.batch_removal import BatchDataRemoval
 from results.retention.deletion import delete_ended_request
 from results.retention.object_removal import IdempotencyKeyRemoval
-from results.retention.orphan_sweep import OrphanSweep
+from results.retention.orphan_sweep import OrphanSweep, orphan_lease
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
@@ -330,5 +330,5 @@ def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjectStor
         "idempotency/1",
     ):
         write_object(store, key, b"{}")
-    OrphanSweep(engine, store, age_s=-60.0).run_once()
+    OrphanSweep(engine, store, -60.0, orphan_lease(engine, "test", interval_s=1)).run_once()
     assert objects_of(store) == {request_input_key(open_id), answer}

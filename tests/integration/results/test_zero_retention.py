@@ -17,7 +17,7 @@ from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.batch_removal import BatchDataRemoval
 from results.retention.object_removal import KeyDestruction
-from results.retention.orphan_sweep import OrphanSweep
+from results.retention.orphan_sweep import OrphanSweep, orphan_lease
 from results.retention.sweep import RetentionSweep
 from results.settings import RetentionSettings
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
@@ -287,6 +287,6 @@ def test_keys_without_a_job_are_orphans(
         os.utime(path, (old_s, old_s))
     write_object(store, "keys/calls/api-1-8", bytes(32))
 
-    OrphanSweep(engine, store, 3600).run_once()
+    OrphanSweep(engine, store, 3600, orphan_lease(engine, "test", interval_s=1)).run_once()
 
     assert keys(store) == {job_key_name(kept), "keys/calls/api-1-8"}

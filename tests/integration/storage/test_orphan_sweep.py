@@ -13,7 +13,8 @@ from core.object_names import answer_prefix
 from jobs.store.files import delete_file
 from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
 from jobs.store.removable_objects import mark_removed
-from results.retention.orphan_sweep import OrphanSweep
+from results.retention import orphan_sweep
+from results.retention.orphan_sweep import OrphanSweep, orphan_lease
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectInfo, ObjectStore, write_object
 from tests.integration.jobs import rows
@@ -37,8 +38,16 @@ def keys(store: ObjectStore) -> set[str]:
     return {found.key for found in store.list("")}
 
 
-def sweep(engine: sa.Engine, store: ObjectStore, *, days_later: float = 2.0) -> None:
-    OrphanSweep(engine, store, (1 - days_later) * DAY_S).run_once()
+def sweep(
+    engine: sa.Engine, store: ObjectStore, *, days_later: float = 2.0, holder: str = "one"
+) -> None:
+    lease = orphan_lease(engine, holder, interval_s=3600)
+    OrphanSweep(engine, store, (1 - days_later) * DAY_S, lease).run_once()
+
+
+def execute(engine: sa.Engine, statement: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
 
 
 def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
@@ -186,6 +195,30 @@ def test_an_unavailable_store_is_retried_later(
 def test_an_upload_in_progress_is_kept(engine: sa.Engine, store: ObjectStore) -> None:
     with store.begin_upload("files/slow") as upload:
         upload.write(b"x" * 11 * 1024 * 1024)  # more than two parts
-        OrphanSweep(engine, store, DAY_S).run_once()
+        sweep(engine, store, days_later=0.0)
         upload.complete()
     assert keys(store) == {"files/slow"}
+
+
+def test_one_process_at_a_time_lists_the_store(
+    engine: sa.Engine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one lists nothing, and the first stops once it has lost its lease."""
+    monkeypatch.setattr(orphan_sweep, "_LISTED_PER_LEASE", 2)
+    list_objects = store.list
+
+    def lose_lease(prefix: str) -> Iterator[ObjectInfo]:
+        with monkeypatch.context() as other:
+            other.setattr(store, "list", lambda _: pytest.fail("listed twice at once"))
+            sweep(engine, store, holder="two")
+        execute(engine, "UPDATE sweep_leases SET holder = 'two'")
+        return list_objects(prefix)
+
+    left = {put(store, f"files/{n}") for n in range(3)}
+    with monkeypatch.context() as listing:
+        listing.setattr(store, "list", lose_lease)
+        sweep(engine, store, holder="one")
+    assert keys(store) == left
+    execute(engine, "UPDATE sweep_leases SET expires_at = now()")
+    sweep(engine, store, holder="one")
+    assert keys(store) == set()

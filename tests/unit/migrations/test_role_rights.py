@@ -11,7 +11,7 @@ STATEMENTS = list(grant_statements(prefix="m_", schema="s"))
 
 def test_every_table_has_a_user_and_every_right_a_table() -> None:
     named = {table for rights in RIGHTS.values() for table in rights}
-    assert named | {OWNED} == SCHEMA.tables.keys()
+    assert named | {*OWNED} == SCHEMA.tables.keys()
 
 
 def test_every_role_but_the_gpu_consumer_has_a_user() -> None:
