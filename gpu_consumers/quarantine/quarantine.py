@@ -31,7 +31,7 @@ from gpu_consumers.inflight.batch_run import (
     ExecutionStatus,
 )
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
-from gpu_consumers.quarantine.attempt_log import AttemptLog
+from gpu_consumers.quarantine.attempt_log import AttemptLog, AttemptsUnavailableError
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import CrashCountOrder, ItemSemaphore, SharedExclusiveLock
 from gpu_consumers.quarantine.narrowing import (
@@ -144,7 +144,8 @@ class Quarantine:
         run it again.
         """
         if self._crashed_batch_count and run.abort_reason is not BatchAbortReason.LOST:
-            await self._record(_QuarantinedBatch(run, [], incarnation=1), is_running=False)
+            completed = _QuarantinedBatch(run, [], incarnation=1)
+            await self._record(completed, is_running=False, waits=False)
             self._completed.append(run.delivered)
 
     async def delete_attempts(self, is_committed: Callable[[ReceivedRecord], bool]) -> None:
@@ -196,8 +197,14 @@ class Quarantine:
             if status is ExecutionStatus.ANSWERED:
                 try:
                     status = await self._run_unit(batch, unit, shared=shared)
+                except AttemptsUnavailableError:
+                    is_recorded = False
+                else:
+                    is_recorded = True
                 finally:
                     self._release_locks(unit, shared=shared)
+                if not is_recorded:  # wait without locks: other batches run meanwhile
+                    status = await run.until_aborted(self._record(batch, is_running=False))
         if run.abort_reason is not BatchAbortReason.LOST:
             left = [p for unit in batch.units for p in self._execution.open_positions(run, unit)]
             await self._execution.publish_outcomes(run, left, requeues=True)
@@ -267,7 +274,7 @@ class Quarantine:
         if is_too_large and shared:
             batch.is_too_large = True  # the unit runs again, alone
             await self._execution.publish_outcomes(run, positions, requeues=False)
-            await self._record(batch, is_running=False)
+            await self._record(batch, is_running=False, waits=False)
             return status
         if is_too_large and len(positions) == 1:
             metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
@@ -280,14 +287,14 @@ class Quarantine:
             if is_too_large and len(positions) > 1:
                 batch.units[:0] = split_unit(unit)
             # Other batches run next: their crash must not be charged to it.
-            await self._record(batch, is_running=False)
+            await self._record(batch, is_running=False, waits=False)
         return status
 
     async def _execute_unit(
         self, batch: _QuarantinedBatch, unit: AttemptUnit, positions: list[int], *, shared: bool
     ) -> ExecutionStatus:
         """Execute and record the unit; what runs alongside is recorded if it may be charged."""
-        run, record_run = batch.run, partial(self._record, batch, True)
+        run, record_run = batch.run, partial(self._record_start, batch)
         is_suspect = unit.count == 1 and unit.crashes >= self._crashes_max - 1
         if not shared:
             # Only the last try of a single item drains the engine: larger units are never charged.
@@ -324,13 +331,33 @@ class Quarantine:
         run.items[position] = job, msgspec.structs.replace(item, attempt=attempt)
         self._execution.set_answer(run, position, CRASHES_ENGINE)
 
+    async def _record_start(self, batch: _QuarantinedBatch, runs_alongside: bool) -> None:
+        """Record that a unit runs. Raises AttemptsUnavailableError: then it must not run."""
+        if batch.incarnation and self._log.is_unavailable:
+            raise AttemptsUnavailableError
+        if not await self._record(batch, True, runs_alongside, waits=False):
+            raise AttemptsUnavailableError
+
     async def _record(
-        self, batch: _QuarantinedBatch, is_running: bool, runs_alongside: bool = False
-    ) -> None:
-        """Record an attempt at a redelivered batch; a too large one is not recorded."""
+        self,
+        batch: _QuarantinedBatch,
+        is_running: bool,
+        runs_alongside: bool = False,
+        *,
+        waits: bool = True,
+    ) -> bool:
+        """Record an attempt at a redelivered batch; a too large one is not recorded.
+
+        Return whether it is acknowledged. Without `waits`, an unavailable topic is not waited for.
+        """
         if not batch.incarnation:
-            return
+            return True
         batch_id, units = batch.run.delivered.batch.batch_id, [*batch.units]
         attempt = BatchAttempt(batch_id, batch.incarnation, units, is_running, runs_alongside)
-        await self._log.record_attempt(self._host.stamp(attempt))
+        stamped, is_acknowledged = self._host.stamp(attempt), True
+        if waits:
+            await self._log.record_attempt(stamped)
+        else:
+            is_acknowledged = await self._log.record_unless_unavailable(stamped)
         batch.is_recorded = True
+        return is_acknowledged
