@@ -143,7 +143,7 @@ class RecordProducer:
         )
         try:
             self._produce(produce)
-        except BaseException:
+        except BaseException:  # whatever failed, the record is not queued
             self._backlogs.remove(place, byte_count)
             raise
         with self._condition:
