@@ -98,8 +98,12 @@ def test_concurrent_retries_across_crashes_of_the_api(api: ApiProcess, engine: s
         futures = [threads.submit(client_thread, seed) for seed in range(THREADS)]
         for n in range(KILLS):
             target = (n + 1) * KEYS // (KILLS + 1)
-            while len(tally.ids) < target and not all(f.done() for f in futures):
-                time.sleep(0.005)
+            until(
+                lambda target=target: (
+                    len(tally.ids) >= target or all(future.done() for future in futures)
+                ),
+                timeout_s=PATIENCE_S,
+            )
             api.kill()
             api.start()
         for future in futures:
