@@ -102,6 +102,10 @@ class OnlineRuntime:
         """Whether every reply and close will be read, and the log accepts records."""
         return all(tail.is_caught_up for tail in self._tails) and self.heartbeat.is_acknowledged
 
+    def unavailable_partitions(self) -> list[str]:
+        """Return the partitions for which records of this process wait, as `topic/number`."""
+        return [f"{topic}/{number}" for topic, number in self._producer.unavailable_partitions()]
+
     def start(self) -> None:
         """Start reading the log and publishing the heartbeat. Call it on the event loop."""
         kafka = self._deps.kafka
