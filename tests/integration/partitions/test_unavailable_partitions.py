@@ -191,16 +191,22 @@ def test_webhooks_commit_other_events_while_dead_letters_are_unavailable(
         reader.run_once()
         return [reader._committed.get((EVENTS.name, number), 0) for number in (0, 1)]
 
-    brokers.freeze()
-    event = encode(JobEvent(*(UUID(int=n) for n in range(3)), JobState.COMPLETED, 0.0))
-    for number, value in enumerate((b"no event", event)):
-        waiting_producer.send(EVENTS.name, value, partition=number, headers=kind_headers(JobEvent))
+    def send(number: int, value: bytes) -> None:
+        kind = kind_headers(JobEvent)
+        waiting_producer.send(EVENTS.name, value, partition=number, headers=kind)
+
+    event = encode(JobEvent(uuid4(), uuid4(), uuid4(), JobState.COMPLETED, 0.0))
+    send(1, event)
     until(lambda: committed() == [0, 1])
+    brokers.freeze()
+    send(0, b"no event")
+    send(1, event)
+    until(lambda: committed() == [0, 2])
     wait_unavailable(DEAD_LETTERS, 0, 2 * kafka.delivery_timeout_s)
-    assert committed() == [0, 1]
+    assert committed() == [0, 2]
 
     brokers.thaw()
-    until(lambda: committed() == [1, 1])
+    until(lambda: committed() == [1, 2])
     assert len(read_partitions(kafka, DEAD_LETTERS, [0])) == 1
 
 
