@@ -60,6 +60,10 @@ CALLS_ABORTED = Counter(
     "Online calls that ended without an answer of the engine",
     ["reason"],
 )
+REPLIES_DROPPED = Counter(
+    "millrace_replies_dropped_total",
+    "Parts of replies that were dropped: the partition of their caller was unavailable",
+)
 CALLS_INTERRUPTED = Counter(
     "millrace_calls_interrupted_total", "Streams that ended with an error after their first piece"
 )

@@ -224,7 +224,10 @@ def _online_worker(
     """
     # A producer of its own, without linger: a token must not wait for outcomes of bulk items.
     reply_producer = RecordProducer(
-        shared.kafka, client_id=f"{shared.replica_id}-replies", linger_ms=0
+        shared.kafka,
+        client_id=f"{shared.replica_id}-replies",
+        linger_ms=0,
+        waits_for_partitions=True,
     )
     shared.closing.callback(reply_producer.close)
     replies = ReplyPublisher(reply_producer, shared.replica_id, asyncio.get_running_loop())

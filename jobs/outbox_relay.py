@@ -74,7 +74,7 @@ class OutboxRelay:
                     pass
                 if not self._sent:
                     self._lock.release()
-        except BaseException:
+        except BaseException:  # whatever failed: the next run must read the rows again
             self._forget_sent()
             raise
         now_s = self.clock.monotonic_s()

@@ -64,7 +64,7 @@ class SupervisedThreads:
                     "Postgres is away", extra={"step": name, "kind": type(failure).__name__}
                 )
                 self._stop.wait(_DATABASE_RETRY_S)
-            except Exception as failure:  # noqa: BLE001  the process loop
+            except Exception as failure:  # noqa: BLE001  the thread's loop: a failure must end the role
                 self._fail(name, failure)
                 return
 

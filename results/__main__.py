@@ -69,7 +69,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     serve_metrics(settings)
     check_topics(TopicAdmin(kafka), topics_of_role(GROUP), broker_wait_s=_BROKER_WAIT_S)
     name = process_name(GROUP)
-    producer = RecordProducer(kafka, client_id=name)
+    producer = RecordProducer(kafka, client_id=name, waits_for_partitions=True)
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
         router=OutcomeRouter(

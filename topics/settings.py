@@ -45,8 +45,8 @@ class KafkaSettings(Settings):
     far as the log does."""
 
     delivery_timeout_s: float = Field(default=120.0, ge=1, le=3600)
-    """How long a produced record may be retried before api, results-writer and webhooks, and a
-    replica whose reply waits, give up. Other records wait until their partition is available."""
+    """How long a role waits for space in its full queue of records before it ends. Queued records
+    wait until their partition is available."""
 
     partition_timeout_s: float = Field(default=5.0, ge=0.1, le=600)
     """How long records may wait for a partition without any acknowledgement until it counts as

@@ -46,15 +46,17 @@ async def alive() -> Response:
 
 @router.get("/readyz")
 async def ready(request: Request) -> Response:
-    """Answer 200 while requests can be served."""
+    """Answer 200 while requests can be served; name partitions of the log that are unavailable."""
     online: OnlineRuntime | None = request.app.state.online
+    names = [] if online is None else online.unavailable_partitions()
+    named = {"unavailable_partitions": names} if names else {}
     if online is not None and not online.is_ready:
-        return json_response({"status": "log away"}, 503, {"retry-after": "2"})
+        return json_response({"status": "log away"} | named, 503, {"retry-after": "2"})
     probe: DatabaseProbe = request.app.state.probe
     find_problem = await probe.find_problem()
     if find_problem is not None:
-        return json_response({"status": find_problem}, 503, {"retry-after": "2"})
-    return json_response({"status": "ok"})
+        return json_response({"status": find_problem} | named, 503, {"retry-after": "2"})
+    return json_response({"status": "ok"} | named)
 
 
 @metrics_router.get("/metrics")

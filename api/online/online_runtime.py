@@ -22,7 +22,7 @@ from api.online.call_errors import deadline_exceeded, job_cancelled
 from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
 from api.online.send.call_keys import CallKeys
-from api.online.send.call_sender import CallSender, LargeBodies, LogHealth
+from api.online.send.call_sender import CALLERS_PLACE, CallSender, LargeBodies, LogHealth
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
@@ -53,8 +53,8 @@ _POOL_DEAD_S: Final = 8.0
 """Silence of all replicas of a pool from which their executions are lost. Replicas report at least
 every second, and the consumer group removes a member after 6 s by default."""
 _UNRELIABLE_S: Final = 1.0
-"""Age of an unacknowledged record, or delay of this process's own check, from which the silence of
-others may be this process's fault."""
+"""Age of an unacknowledged heartbeat, or delay of this process's own check, from which the silence
+of others may be this process's fault."""
 
 ClosedJob: TypeAlias = tuple[UUID, CloseReason]
 
@@ -105,12 +105,20 @@ class OnlineRuntime:
         """Whether every reply and close will be read, and the log accepts records."""
         return all(tail.is_caught_up for tail in self._tails) and self.heartbeat.is_acknowledged
 
+    def unavailable_partitions(self) -> list[str]:
+        """Return the partitions for which records of this process wait, as `topic/number`."""
+        return [f"{topic}/{number}" for topic, number in self._producer.unavailable_partitions()]
+
     def start(self) -> None:
         """Start reading the log and publishing the heartbeat. Call it on the event loop."""
         kafka = self._deps.kafka
         loop = asyncio.get_running_loop()
         self._producer = RecordProducer(
-            kafka, client_id=self.caller_id, linger_ms=0, full_queue_wait_s=0
+            kafka,
+            client_id=self.caller_id,
+            linger_ms=0,
+            full_queue_wait_s=0,
+            waits_for_partitions=True,
         )
         self.sender = CallSender(
             self._producer, self._health, patience_s=self.settings.log_patience_s
@@ -238,7 +246,7 @@ class OnlineRuntime:
         before_s = self.clock.monotonic_s()
         while True:
             now_s = self.clock.monotonic_s()
-            if max(self._health.oldest_pending_s(), now_s - before_s) > _UNRELIABLE_S:
+            if max(self._health.oldest_pending_s(CALLERS_PLACE), now_s - before_s) > _UNRELIABLE_S:
                 self._unreliable_s = now_s
             before_s = now_s
             self.calls.check_streams(
@@ -247,6 +255,7 @@ class OnlineRuntime:
                 slow_reader_s=self.settings.slow_reader_s,
             )
             self.calls.fail_silent_executions(now_s=now_s)
+            self.sender.fail_waiting_calls()
             self.calls.fail_calls_of_dead_pools(partial(self._is_pool_dead, now_s=now_s))
             await asyncio.sleep(_CHECK_S)
 

@@ -242,7 +242,7 @@ class CallPipeline:
     def _check_load(self, planned: PlannedCall) -> None:
         """Raise ApiError (429 or 503) when the call could not be served in time."""
         online, pool_name = self._online, planned.route.pool
-        online.sender.check_log_available()
+        online.sender.check_log_available(planned.job)
         pool = online.pools.find(pool_name)
         if pool is None and online.pools.is_warm(now_s=online.clock.monotonic_s()):
             raise no_capacity()

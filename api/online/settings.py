@@ -94,7 +94,10 @@ class OnlineSettings(Settings):
     """Memory limit of recordings of streams with a key; one tenant may use half of it."""
 
     log_patience_s: float = Field(default=2.0, ge=0.1, le=60)
-    """Age of the oldest unacknowledged record above which new calls are refused."""
+    """Age of the oldest unacknowledged record of a partition above which new calls avoid it.
+
+    They are refused when no partition is left, or the heartbeats are as old.
+    """
 
     routes_refresh_s: float = Field(default=2.0, ge=0.1, le=60)
     """How often models are refreshed in the background."""

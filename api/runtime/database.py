@@ -78,7 +78,7 @@ class FairThreadPool:
             if work.future.set_running_or_notify_cancel():
                 try:
                     work.future.set_result(work.run())
-                except BaseException as error:  # noqa: BLE001  passed to the future
+                except BaseException as error:  # noqa: BLE001  the future raises it where it is awaited
                     work.future.set_exception(error)
             with self._lock:
                 self._release(work.owner)

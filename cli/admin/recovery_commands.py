@@ -94,7 +94,7 @@ def write_jobs(
     try:
         for _ in rows():
             pass
-    except BaseException:
+    except BaseException:  # also an interrupt: the jobs recovered so far are shown
         if shown:
             write_json(shown)
         raise

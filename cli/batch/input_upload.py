@@ -74,7 +74,7 @@ def _upload(client: Client, path: str) -> str:
             return client.files.create(file=(name, content), purpose="batch").id
         except openai.OpenAIError:
             raise
-        except Exception as failure:
+        except Exception as failure:  # the client fails in many ways when a file shrinks
             if os.fstat(content.fileno()).st_size != size_bytes:
                 raise FileChangedError(f"{path}: it changed during the upload") from failure
             raise

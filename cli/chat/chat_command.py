@@ -142,7 +142,7 @@ def converse(conversation: Conversation, prompts: Callable[[], Iterator[str]]) -
             conversation.send(prompt)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
-        except Exception as error:
+        except Exception as error:  # `describe_failure` knows which are expected; defects pass
             failure = describe_failure(error)
             if failure is None or failure.exit_code in _FATAL:
                 raise

@@ -47,7 +47,7 @@ def demo_stack(models: Mapping[str, Path], failure_logs: Path) -> Iterator["Star
         stack = StartingStack(process, data / "logs", failure_logs)
         try:
             yield stack
-        except Exception:
+        except Exception:  # whatever the demo failed of: its logs tell, and it is raised again
             stack.keep_logs()
             raise
 

@@ -2,6 +2,10 @@
 
 The pieces that all calls of a caller produce in one iteration are sent together and at once. No
 timer delays them, and a busy loop makes fewer and larger records.
+
+While a partition of `replies` is unavailable, nobody can read the replies on it. What the producer
+has stays there, in order; what it has no space for is dropped with the rest of its stream. A call
+waits for the acknowledgement of its reply only until the partition counts as unavailable.
 """
 
 import asyncio
@@ -10,8 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from core.errors import MillraceError
-from topics.clients.producer import RecordSender
+from gpu_consumers import metrics
+from topics.clients.producer import PartitionSender
 from topics.records.catalogue import REPLIES
 from topics.records.codec import encode, kind_headers
 from topics.records.records import CallRef, Replies, Reply, ReplyEnd
@@ -21,6 +28,12 @@ REPLIES_BYTES_MAX = 800_000
 
 PIECE_BYTES_MAX = 1_000_000
 """A larger piece fits no record."""
+
+_CUT_STATUS = 502
+"""Status of the end of a stream that lost a piece."""
+
+_CHECK_S = 0.5
+"""Time between two looks at unavailable partitions, while ends or permission requests wait."""
 
 _REPLY_OVERHEAD_BYTES = 64
 _PIECE_OVERHEAD_BYTES = 8
@@ -37,11 +50,12 @@ class ReplyStream:
     _pieces: list[bytes] = field(default_factory=list)
     _end: ReplyEnd | None = None
     _is_enqueued: bool = False  # at the publisher
+    _is_cut: bool = False  # a piece was dropped: a later one would follow a gap
     _acknowledged: asyncio.Future[None] | None = None
 
     def send_piece(self, piece: bytes) -> None:
         """Send a piece of at most `PIECE_BYTES_MAX` after this iteration of the event loop."""
-        if self.call is None:
+        if self.call is None or self._is_cut:
             return
         self._enqueue(self.call)
         self._pieces.append(piece)
@@ -52,13 +66,23 @@ class ReplyStream:
             self._enqueue(self.call)
 
     async def send_end(self, end: ReplyEnd) -> None:
-        """Send the end of the reply; return when it is acknowledged. Raises DeliveryError."""
+        """Send the end of the reply; return when it is acknowledged, or when nobody can read it.
+
+        A stream that lost a piece ends as interrupted.
+        """
         if self.call is None:
             return
         self._enqueue(self.call)
-        self._end = end
+        self._end = replace(end, status_code=_CUT_STATUS, body=b"") if self._is_cut else end
         self._acknowledged = asyncio.get_running_loop().create_future()
         await self._acknowledged
+
+    def drop_queued(self) -> None:
+        """Drop what is to be sent now; no piece follows a dropped one."""
+        self._is_enqueued, self._is_cut = False, self._is_cut or bool(self._pieces)
+        self._pieces, self._end = [], None
+        if self._acknowledged is not None and not self._acknowledged.done():
+            self._acknowledged.set_result(None)
 
     def _enqueue(self, call: CallRef) -> None:
         if not self._is_enqueued:
@@ -99,12 +123,18 @@ class ReplyPublisher:
     """Collects replies during an iteration of the event loop and sends them after it."""
 
     def __init__(
-        self, producer: RecordSender, replica_id: str, loop: asyncio.AbstractEventLoop
+        self, producer: PartitionSender, replica_id: str, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """`producer` should not linger. Every method is called on `loop`."""
+        """`producer` should not linger, and waits for unavailable partitions.
+
+        Every method is called on `loop`.
+        """
         self._producer, self._replica_id, self._loop = producer, replica_id, loop
         self._pending: dict[str, _PendingReplies] = {}
         self._headers = kind_headers(Replies)
+        self._ends: dict[asyncio.Future[None], int] = {}  # unacknowledged, with their partition
+        self._delayed: list[_PendingReplies] = []  # permission requests without space
+        self._check: asyncio.TimerHandle | None = None
         self.failed: asyncio.Future[None] = loop.create_future()
         """Raises DeliveryError when a record was lost: no stream may continue after a gap."""
 
@@ -140,6 +170,9 @@ class ReplyPublisher:
                 self._fail(failure)
 
     def _send_pending(self, pending: _PendingReplies) -> None:
+        if not self._producer.has_space(REPLIES.name, pending.call.reply_partition):
+            self._drop_replies(pending)
+            return
         replies: list[Reply] = []
         awaited: list[asyncio.Future[None]] = []
         size = 0
@@ -152,8 +185,45 @@ class ReplyPublisher:
                 size += added + _REPLY_OVERHEAD_BYTES
                 if acknowledged is not None and reply.end is not None:
                     awaited.append(acknowledged)
+                    self._ends[acknowledged] = pending.call.reply_partition
         awaited += pending.requests_sent
         self._send(pending.call, replies, pending.permission_requests, awaited)
+        if self._ends:
+            self._check_later()
+
+    def _drop_replies(self, pending: _PendingReplies) -> None:
+        """Drop replies; permission requests wait, for they are not late before the call is."""
+        for stream in pending.streams:
+            stream.drop_queued()
+        if pending.streams:
+            metrics.REPLIES_DROPPED.inc(len(pending.streams))
+        if pending.permission_requests:
+            pending.streams.clear()
+            self._delayed.append(pending)
+            self._check_later()
+
+    def _check_later(self) -> None:
+        if self._check is None:
+            self._check = self._loop.call_later(_CHECK_S, self._check_partitions)
+
+    def _check_partitions(self) -> None:
+        """End waits for unavailable partitions, and send requests that may have space now."""
+        self._check = None
+        for acknowledged, partition in [*self._ends.items()]:
+            if self._producer.is_unavailable(REPLIES.name, partition):
+                self._acknowledge(acknowledged)
+        delayed, self._delayed = self._delayed, []
+        for pending in delayed:
+            later = self._pending_of(pending.call)
+            later.permission_requests += pending.permission_requests
+            later.requests_sent += pending.requests_sent
+        if self._ends:
+            self._check_later()
+
+    def _acknowledge(self, acknowledged: asyncio.Future[None]) -> None:
+        self._ends.pop(acknowledged, None)
+        if not acknowledged.done():
+            acknowledged.set_result(None)
 
     def _send(
         self,
@@ -186,8 +256,7 @@ class ReplyPublisher:
             self._fail(failure)  # the tasks that wait are cancelled with the process
             return
         for acknowledged in awaited:
-            if not acknowledged.done():
-                acknowledged.set_result(None)
+            self._acknowledge(acknowledged)
 
     def _fail(self, failure: BaseException) -> None:
         if not self.failed.done():

@@ -25,6 +25,11 @@ _LOG = logging.getLogger(__name__)
 _SILENCE_S_MAX: Final = 5.0  # without a record; then a new client reads from the start
 _RETRY_DELAY_S: Final = 0.5
 _PARTITION: Final = 0
+_CHECK_S: Final = 0.5  # between two looks whether the topic is unavailable
+
+
+class AttemptsUnavailableError(KafkaUnavailableError):
+    """The topic of attempts acknowledges nothing; an execution that it must record waits."""
 
 
 class AttemptLog:
@@ -69,6 +74,25 @@ class AttemptLog:
         if not attempt.is_running:
             self._running.pop(attempt.batch_id, None)
 
+    async def record_unless_unavailable(self, attempt: BatchAttempt) -> bool:
+        """Write an attempt; return False when the topic is unavailable, so that it waits there.
+
+        For owners of locks: other work must not wait for the topic. Raises DeliveryError.
+        """
+        writing = asyncio.ensure_future(self.record_attempt(attempt))
+        writing.add_done_callback(_retrieve_failure)
+        while not writing.done():
+            await asyncio.wait([writing], timeout=_CHECK_S)
+            if not writing.done() and self.is_unavailable:
+                return False
+        await writing
+        return True
+
+    @property
+    def is_unavailable(self) -> bool:
+        """Whether records wait for the topic and none was acknowledged for long."""
+        return self._producer.is_unavailable(ATTEMPTS.name, _PARTITION)
+
     async def delete_attempt(self, batch_id: UUID) -> None:
         """Write a tombstone; return when it is acknowledged. Raises DeliveryError."""
         await self._send(batch_id, None)
@@ -85,6 +109,11 @@ class AttemptLog:
 
     def _read_topic(self) -> dict[UUID, BatchAttempt]:
         return read_attempts(self._kafka, client_id=self._client_id)
+
+
+def _retrieve_failure(writing: asyncio.Future[None]) -> None:
+    if not writing.cancelled():
+        writing.exception()  # of a writer that did not wait; later records fail as well
 
 
 def read_attempts(kafka: KafkaSettings, *, client_id: str) -> dict[UUID, BatchAttempt]:

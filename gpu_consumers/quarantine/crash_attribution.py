@@ -3,8 +3,8 @@
 When a process crashes while several executions run, any of them may be the cause. So a suspect
 execution, whose next crash would be charged to it, records whether it ran alongside others.
 Another execution that starts during a suspect's run first waits until that is recorded, and for
-nothing more. A suspect whose crash stayed ambiguous then has the engine to itself, for a bounded
-time.
+nothing more; while the topic is unavailable, until the suspect has ended. A suspect whose crash
+stayed ambiguous then has the engine to itself, for a bounded time.
 """
 
 import asyncio
@@ -12,10 +12,13 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
+from gpu_consumers.quarantine.attempt_log import AttemptsUnavailableError
 from gpu_consumers.quarantine.host_health import HostHealth
 
 EXCLUSIVE_S_MAX: Final = 10.0
 """Longest time that other executions are kept out: while the engine drains and a suspect runs."""
+
+_RECORD_RETRY_S: Final = 0.5  # while the topic of attempts is unavailable
 
 RecordRun = Callable[[bool], Awaitable[None]]
 """Records that an execution runs, and whether alongside others; returns when acknowledged."""
@@ -86,7 +89,10 @@ class CrashAttribution:
         ):
             await self._is_open.wait()
             if self._suspect_run is not None:
-                await self._suspect_run.record(runs_alongside=True)
+                try:
+                    await self._suspect_run.record(runs_alongside=True)
+                except AttemptsUnavailableError:  # the suspect ends soon, or its record is written
+                    await asyncio.sleep(_RECORD_RETRY_S)
         self._running_count += 1
         self._is_drained.clear()
         try:

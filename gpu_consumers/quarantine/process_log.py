@@ -98,7 +98,7 @@ class ProcessLog:
         service = asyncio.create_task(self._record_service())
         try:
             yield
-        except BaseException as failure:
+        except BaseException as failure:  # also a cancellation; each ends the process
             if is_host_fault(failure):
                 await self._record_end(service)
             raise

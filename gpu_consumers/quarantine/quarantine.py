@@ -31,7 +31,7 @@ from gpu_consumers.inflight.batch_run import (
     ExecutionStatus,
 )
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
-from gpu_consumers.quarantine.attempt_log import AttemptLog
+from gpu_consumers.quarantine.attempt_log import AttemptLog, AttemptsUnavailableError
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import CrashCountOrder, ItemSemaphore, SharedExclusiveLock
 from gpu_consumers.quarantine.narrowing import (
@@ -121,10 +121,10 @@ class Quarantine:
         if run.abort_reason is not BatchAbortReason.LOST:
             if batch.units or not batch.is_recorded:
                 batch.units.clear()
-                await self._record(batch, is_running=False)
+                await self._record(batch)
             self._completed.append(run.delivered)
         elif batch.is_recorded:  # the next owner must not count this abort as a crash
-            await self._record(batch, is_running=False)
+            await self._record(batch)
         return status
 
     async def run_too_large(self, run: BatchRun) -> ExecutionStatus | None:
@@ -144,7 +144,8 @@ class Quarantine:
         run it again.
         """
         if self._crashed_batch_count and run.abort_reason is not BatchAbortReason.LOST:
-            await self._record(_QuarantinedBatch(run, [], incarnation=1), is_running=False)
+            completed = _QuarantinedBatch(run, [], incarnation=1)
+            await self._record_unless_unavailable(completed)
             self._completed.append(run.delivered)
 
     async def delete_attempts(self, is_committed: Callable[[ReceivedRecord], bool]) -> None:
@@ -200,8 +201,14 @@ class Quarantine:
             if status is ExecutionStatus.ANSWERED:
                 try:
                     status = await self._run_unit(batch, unit, shared=shared)
+                except AttemptsUnavailableError:
+                    is_recorded = False
+                else:
+                    is_recorded = True
                 finally:
                     self._release_locks(unit, shared=shared)
+                if not is_recorded:  # wait without locks: other batches run meanwhile
+                    status = await run.until_aborted(self._record(batch))
         if run.abort_reason is not BatchAbortReason.LOST:
             left = [p for unit in batch.units for p in self._execution.open_positions(run, unit)]
             await self._execution.publish_outcomes(run, left, requeues=True)
@@ -212,13 +219,13 @@ class Quarantine:
     ) -> ExecutionStatus:
         """Charge an item that crashed alone, once this host has served other work since."""
         self._order.remove(batch.run)  # no other unit waits for this one
-        await self._record(batch, is_running=False)
+        await self._record(batch)
         status = await batch.run.until_aborted(self._host.wait_until_proven())
         if status is ExecutionStatus.ANSWERED:
             batch.units.remove(unit)
             self._charge_item(batch.run, unit)
             await self._execution.publish_outcomes(batch.run, [unit.first], requeues=False)
-            await self._record(batch, is_running=False)
+            await self._record(batch)
         return status
 
     def _first_open_unit(self, batch: _QuarantinedBatch) -> AttemptUnit | None:
@@ -271,7 +278,7 @@ class Quarantine:
         if is_too_large and shared:
             batch.is_too_large = True  # the unit runs again, alone
             await self._execution.publish_outcomes(run, positions, requeues=False)
-            await self._record(batch, is_running=False)
+            await self._record_unless_unavailable(batch)
             return status
         if is_too_large and len(positions) == 1:
             metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
@@ -284,14 +291,14 @@ class Quarantine:
             if is_too_large and len(positions) > 1:
                 batch.units[:0] = split_unit(unit)
             # Other batches run next: their crash must not be charged to it.
-            await self._record(batch, is_running=False)
+            await self._record_unless_unavailable(batch)
         return status
 
     async def _execute_unit(
         self, batch: _QuarantinedBatch, unit: AttemptUnit, positions: list[int], *, shared: bool
     ) -> ExecutionStatus:
         """Execute and record the unit; what runs alongside is recorded if it may be charged."""
-        run, record_run = batch.run, partial(self._record, batch, True)
+        run, record_run = batch.run, partial(self._record_start, batch)
         is_suspect = unit.count == 1 and unit.crashes >= self._crashes_max - 1
         if not shared:
             # Only the last try of a single item drains the engine: larger units are never charged.
@@ -328,13 +335,29 @@ class Quarantine:
         run.items[position] = job, msgspec.structs.replace(item, attempt=attempt)
         self._execution.set_answer(run, position, CRASHES_ENGINE)
 
-    async def _record(
-        self, batch: _QuarantinedBatch, is_running: bool, runs_alongside: bool = False
-    ) -> None:
-        """Record an attempt at a redelivered batch; a too large one is not recorded."""
-        if not batch.incarnation:
-            return
+    async def _record_start(self, batch: _QuarantinedBatch, runs_alongside: bool) -> None:
+        """Record that a unit runs. Raises AttemptsUnavailableError: then it must not run."""
+        if batch.incarnation:
+            attempt = self._attempt(batch, is_running=True, runs_alongside=runs_alongside)
+            if self._log.is_unavailable or not await self._log.record_unless_unavailable(attempt):
+                raise AttemptsUnavailableError
+            batch.is_recorded = True
+
+    async def _record_unless_unavailable(self, batch: _QuarantinedBatch) -> None:
+        """Record that no unit runs, without waiting for an unavailable topic."""
+        if batch.incarnation:
+            await self._log.record_unless_unavailable(self._attempt(batch, is_running=False))
+            batch.is_recorded = True
+
+    async def _record(self, batch: _QuarantinedBatch) -> None:
+        """Record that no unit of a redelivered batch runs; a too large one is not recorded."""
+        if batch.incarnation:
+            await self._log.record_attempt(self._attempt(batch, is_running=False))
+            batch.is_recorded = True
+
+    def _attempt(
+        self, batch: _QuarantinedBatch, *, is_running: bool, runs_alongside: bool = False
+    ) -> BatchAttempt:
         batch_id, units = batch.run.delivered.batch.batch_id, [*batch.units]
         attempt = BatchAttempt(batch_id, batch.incarnation, units, is_running, runs_alongside)
-        await self._log.record_attempt(self._host.stamp(attempt))
-        batch.is_recorded = True
+        return self._host.stamp(attempt)

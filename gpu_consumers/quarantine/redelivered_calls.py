@@ -17,7 +17,7 @@ import msgspec
 from core.errors import PoolUnavailableError
 from gpu_consumers import metrics
 from gpu_consumers.inflight.online_call import OnlineCall
-from gpu_consumers.quarantine.attempt_log import AttemptLog
+from gpu_consumers.quarantine.attempt_log import AttemptLog, AttemptsUnavailableError
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.narrowing import narrow_units
 from topics.records.records import AttemptUnit, BatchAttempt, CallRef
@@ -100,18 +100,24 @@ class SuspectCalls:
         is_suspect = unit.crashes >= _SUSPECT_CRASHES
         if unit.forgiven >= self._crashes_max or (is_suspect and self._host.is_failing):
             await self._host.wait_until_proven()
-        async with self._suspect_slot(unit.crashes) if is_suspect else nullcontext():
+        has_run = False
+        while not has_run:
             try:
-                async with self.attribution.run_recorded(record_run, is_suspect=is_suspect):
-                    yield True
-            except PoolUnavailableError:
-                await self._delete_attempt(call)
-                raise
-            except asyncio.CancelledError:
-                if call.abort_reason is not None:  # else the process ends, which counts as a crash
+                async with self._suspect_slot(unit.crashes) if is_suspect else nullcontext():
+                    try:
+                        async with self.attribution.run_recorded(record_run, is_suspect=is_suspect):
+                            has_run = True
+                            yield True
+                    except PoolUnavailableError:
+                        await self._delete_attempt(call)
+                        raise
+                    except asyncio.CancelledError:
+                        if call.abort_reason is not None:  # else the process ends: a crash
+                            await self._delete_attempt(call)
+                        raise
                     await self._delete_attempt(call)
-                raise
-            await self._delete_attempt(call)
+            except AttemptsUnavailableError:  # the call waits, without the slot
+                await self._record_stop(call)
 
     @asynccontextmanager
     async def _suspect_slot(self, crashes: int) -> AsyncIterator[None]:
@@ -147,7 +153,16 @@ class SuspectCalls:
         if not call.is_revoked:
             attempt = BatchAttempt(call.request_id, incarnation, [unit], True, runs_alongside)
             call.attempt = self._host.stamp(attempt)
-            await self._log.record_attempt(call.attempt)
+            if self._log.is_unavailable or not await self._log.record_unless_unavailable(
+                call.attempt
+            ):
+                raise AttemptsUnavailableError
+
+    async def _record_stop(self, call: OnlineCall) -> None:
+        """Record that the call does not run; return when the topic has acknowledged it."""
+        if call.attempt is not None and not call.is_revoked:
+            stopped = msgspec.structs.replace(call.attempt, is_running=False)
+            await self._log.record_attempt(stopped)
 
     async def _delete_attempt(self, call: OnlineCall) -> None:
         """Delete the call's attempt, unless the record belongs to the next owner by now."""

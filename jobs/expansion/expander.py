@@ -94,7 +94,7 @@ class Expander:
                     byte_count += move.after.byte_offset - start.byte_offset
             for move in moves:
                 move.sends.wait_unless_unavailable()
-        except BaseException:
+        except BaseException:  # whatever failed: the readers are ahead of the cursors
             for move in moves:
                 move.leased.close_reader()
             raise
@@ -118,7 +118,7 @@ class Expander:
             del self._unacknowledged[move.leased.lease.job_id]
         try:
             self._advance(moves)
-        except BaseException:
+        except BaseException:  # whatever failed: the readers are ahead of the cursors
             for move in moves:
                 move.leased.close_reader()
             raise

@@ -126,7 +126,7 @@ class LeasedJobs:
         try:
             with self.engine.begin() as connection:
                 found = open_jobs(connection, [lease.job_id for lease in claimed])
-        except BaseException:
+        except BaseException:  # whatever failed, no lease may outlive it
             for lease in claimed:  # heartbeats would keep a lease on jobs that nobody expands
                 self.leases.let_expire(lease)
             raise

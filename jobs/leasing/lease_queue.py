@@ -57,7 +57,7 @@ class LeaseQueue:
                     skipped.append(self._plan.popleft())
                 else:
                     claimed += self._claim_next(limit - len(claimed), excluding_tenants)
-        except BaseException:
+        except BaseException:  # whatever failed, no lease may outlive it
             for lease in claimed:  # heartbeats would keep a lease on jobs that nobody works on
                 self.leases.let_expire(lease)
             raise

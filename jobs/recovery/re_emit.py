@@ -94,7 +94,7 @@ class ReEmitter:
         except LeaseLostError:
             _LOG.info("another replica emits again", extra={"job": lease.job_id.hex})
             count = 0
-        except BaseException:
+        except BaseException:  # whatever failed, no lease may outlive it
             if held is None:  # heartbeats would keep the job from the process that expands it
                 self.leases.let_expire(lease)
             raise

@@ -64,7 +64,7 @@ class AppendValidator:
             (lease,) = claimed
             try:
                 self.validation.run(lease, self._validate_next, "a file cannot be judged")
-            except BaseException:
+            except BaseException:  # whatever failed, no lease may outlive it
                 self.validation.leases.let_expire(lease)
                 raise
 

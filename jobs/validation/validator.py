@@ -169,7 +169,7 @@ class LeasedValidation:
             if failure.disposition is Disposition.CRASH:
                 _LOG.exception(crash_event, extra={"job": lease.job_id.hex})
             self.set_aside(lease, failure.code)
-        except Exception:  # noqa: BLE001  the process loop of one job
+        except Exception:  # noqa: BLE001  a defect on one job must not end the others
             _LOG.exception(crash_event, extra={"job": lease.job_id.hex})
             self.set_aside(lease, "internal")
 

@@ -155,7 +155,7 @@ class Finaliser:
             metrics.FINALISE_FAILURES.labels(error.code).inc()
             is_permanent = error.disposition is not Disposition.RETRY
             LOG.log(logging.ERROR if is_permanent else logging.WARNING, error.code, extra=facts)
-        except Exception:  # the process loop of one job
+        except Exception:  # a defect on one job must not end the others
             is_permanent = True
             metrics.FINALISE_FAILURES.labels("internal").inc()
             LOG.exception("finalising failed", extra=facts)

@@ -91,7 +91,7 @@ class InputCustomIds:
                 self.close()
                 if not was_open and not (self._is_patient and self._reached > reached):
                     raise
-            except BaseException:
+            except BaseException:  # whatever failed, the position in the file is unknown
                 self.close()
                 raise
 

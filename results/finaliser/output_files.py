@@ -69,7 +69,7 @@ def write_result_files(
         stored = output.complete()
         try:
             return ResultFiles(stored, error.complete())
-        except BaseException:
+        except BaseException:  # whatever failed: no row names the first object
             if stored is not None:
                 store.delete(stored.key)
             raise

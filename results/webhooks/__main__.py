@@ -35,6 +35,7 @@ from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import EVENTS
@@ -95,14 +96,18 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         clock=clock,
         holder=name,
     )
-    producer = RecordProducer(kafka, client_id=name)
+    producer = RecordProducer(kafka, client_id=name, waits_for_partitions=True)
+
+    def on_revoke(partitions: list[Partition]) -> None:
+        reader.on_revoke(partitions)
+
     consumer = GroupConsumer(
         kafka,
         group=GROUP,
         topics=[EVENTS.name],
         client_id=name,
         on_assign=lambda _: None,
-        on_revoke=lambda _: None,  # nothing is kept between two polls
+        on_revoke=on_revoke,
     )
     background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)

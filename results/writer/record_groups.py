@@ -11,10 +11,9 @@ from uuid import UUID
 
 from core.errors import RecordUnreadableError
 from results.metrics import DEAD_LETTERS
+from topics.clients.dead_letter_copies import DeadLetterCopies
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import RecordSender
 from topics.records.codec import decode_value, kind_of
-from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.object_keys import ForeignObjectError, require_own_answer
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import KINDS, CopiesDue, ItemOutcome, JobClose, JobRef, Outcomes
@@ -108,7 +107,7 @@ def _item_count(entry: Entry) -> int:
     return len(entry.record.items) if isinstance(entry.record, Outcomes) else 0
 
 
-def read_entry(received: ReceivedRecord, producer: RecordSender) -> Entry:
+def read_entry(received: ReceivedRecord, copies: DeadLetterCopies) -> Entry:
     """Decode a record. Raises SchemaTooNewError: an older release must not skip the record."""
     record: Outcomes | JobClose | CopiesDue | None
     try:
@@ -117,7 +116,7 @@ def read_entry(received: ReceivedRecord, producer: RecordSender) -> Entry:
         record = None
         place = (received.topic, received.partition, received.offset)
         LOG.error("record unreadable", extra={"place": place, "reason": str(error)})  # noqa: TRY400  the cause may quote the value
-        send_dead_letter(producer, received, code=error.code)
+        copies.send(received, code=error.code)
         DEAD_LETTERS.inc()
     partition = (received.topic, received.partition)
     return Entry(partition, received.offset + 1, len(received.value or b""), record)

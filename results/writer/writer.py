@@ -23,8 +23,9 @@ from results.writer.open_work import OpenWork, WorkStep
 from results.writer.record_groups import Group, grouped, read_entry
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 from topics.clients.consumer import GroupConsumer
+from topics.clients.dead_letter_copies import DeadLetterCopies
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import RecordProducer
+from topics.clients.producer import RecordSender
 from topics.errors import StaleMemberError
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import CopiesDue, JobClose, Outcomes
@@ -44,7 +45,7 @@ _OPEN_ITEMS_MAX: Final = 160_000
 """Backpressure: above it no records are read, else jobs with many copies would add work without
 bound."""
 
-_FLUSH_S: Final = 30.0
+_COPIES_S: Final = 5.0  # at the end, for dead letters that are not acknowledged
 _BACKOFF_S: Final = 0.1
 _BACKOFF_S_MAX: Final = 5.0
 
@@ -76,7 +77,7 @@ class ResultsWriter:
     router: OutcomeRouter
     bill: Callable[[Sequence[CallBill]], None]
     count_process_ends: Callable[[Sequence[Outcomes]], None]
-    producer: RecordProducer
+    producer: RecordSender
     settings: WriterSettings
     commit_interval_s: float
     clock: Clock
@@ -86,6 +87,10 @@ class ResultsWriter:
     _lost: set[Partition] = field(default_factory=set)  # revoked in this round
     _is_paused: bool = False
     _polled_s: float = 0.0  # monotonic
+    _copies: DeadLetterCopies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._copies = DeadLetterCopies(self.producer)
 
     def run(self, consumer: GroupConsumer, stop: threading.Event) -> None:
         """Route records until `stop`.
@@ -106,7 +111,7 @@ class ResultsWriter:
             read, self._read = self._read, []
             self._lost.clear()
             entries = (
-                read_entry(record, self.producer)
+                read_entry(record, self._copies)
                 for record in read
                 if (record.topic, record.partition) not in self._lost
             )
@@ -121,6 +126,7 @@ class ResultsWriter:
             if self.clock.monotonic_s() >= commit_at:
                 self._commit(consumer)
                 commit_at = self.clock.monotonic_s() + self.commit_interval_s
+        self._copies.wait(_COPIES_S)
         self._commit(consumer)
 
     def on_revoke(self, partitions: list[Partition]) -> None:
@@ -130,6 +136,7 @@ class ResultsWriter:
         for partition in lost:
             self._finished.pop(partition, None)
         self._open.discard(lost)
+        self._copies.discard(lost)
         self._lost |= lost
 
     def _gather(self, consumer: GroupConsumer, stop: threading.Event) -> None:
@@ -257,10 +264,9 @@ class ResultsWriter:
     def _commit(self, consumer: GroupConsumer) -> None:
         if not self._finished:
             return
-        self.producer.flush(_FLUSH_S)  # dead letters must be durable before offsets pass them
         # Offsets are kept until the broker accepts them; `on_revoke` drops those of revoked
         # partitions, and a cooperative rebalance leaves the others assigned.
-        offsets = self._open.committable(self._finished)
+        offsets = self._copies.committable(self._open.committable(self._finished))
         try:
             if consumer.commit(offsets):
                 self._finished = dict(self._finished.items() - offsets.items())

@@ -60,7 +60,7 @@ class Upload(ABC):
         self._require_open()
         try:
             self._store(data)
-        except BaseException:
+        except BaseException:  # also an interrupt
             self.abort()  # part of `data` may be stored, so a retry would duplicate it
             raise
         self._sha256.update(data)
@@ -75,7 +75,7 @@ class Upload(ABC):
         self._require_open()
         try:
             self._publish(if_absent=if_absent)
-        except BaseException:
+        except BaseException:  # whatever failed, no part of the upload may stay
             self.abort()
             raise
         self._is_open = False

@@ -79,7 +79,7 @@ class NotificationListener:
         )
         try:
             connection.execute(self._listen)
-        except BaseException:
+        except BaseException:  # also an interrupt: nothing else owns the connection
             connection.close()
             raise
         self._connection = connection

@@ -86,6 +86,12 @@ class PartitionBacklogs:
             and self._waited_s(backlog) < self._timeout_s
         )
 
+    def unavailable(self) -> list[Place]:
+        """Return the partitions that are unavailable, in order."""
+        with self._lock:
+            waited = {place: self._waited_s(backlog) for place, backlog in self._backlogs.items()}
+        return sorted(place for place, seconds in waited.items() if seconds >= self._timeout_s)
+
     def report_unavailable(self) -> None:
         """Update the metric, and log each change once."""
         with self._lock:

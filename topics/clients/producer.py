@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from core.futures import resolve_future
 from core.limits import RECORD_BYTES_MAX
 from topics.clients.client_factory import new_client
-from topics.clients.partition_backlogs import PartitionBacklogs
+from topics.clients.partition_backlogs import PartitionBacklogs, Place
 from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
 from topics.records.codec import Headers
 from topics.settings import KafkaSettings
@@ -143,7 +143,7 @@ class RecordProducer:
         )
         try:
             self._produce(produce)
-        except BaseException:
+        except BaseException:  # whatever failed, the record is not queued
             self._backlogs.remove(place, byte_count)
             raise
         with self._condition:
@@ -161,6 +161,10 @@ class RecordProducer:
     def is_unavailable(self, topic: str, partition: int) -> bool:
         """Return whether records wait for the partition and none was acknowledged for long."""
         return self._backlogs.is_unavailable((topic, partition))
+
+    def unavailable_partitions(self) -> list[Place]:
+        """Return the topic, without prefix, and number of each unavailable partition."""
+        return self._backlogs.unavailable()
 
     def _produce(self, produce: Callable[[], None]) -> None:
         """Queue a record; wait while the queue is full."""

@@ -36,10 +36,20 @@ def split_into_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def send_chunk(
-    sender: RecordSender, chunk: Chunk, job_class: str, on_delivery: OnDelivery | None = None
+    sender: RecordSender,
+    chunk: Chunk,
+    job_class: str,
+    on_delivery: OnDelivery | None = None,
+    *,
+    partition: int | None = None,
 ) -> None:
-    """Send a chunk to the request topic of its class. Raises DeliveryError."""
-    _send(sender, chunk, job_class, chunk_partition(chunk, job_class), on_delivery)
+    """Send a chunk to the request topic of its class, to its own partition unless one is given.
+
+    Raises DeliveryError.
+    """
+    if partition is None:
+        partition = chunk_partition(chunk, job_class)
+    _send(sender, chunk, job_class, partition, on_delivery)
 
 
 def requeue_chunk(
@@ -49,12 +59,17 @@ def requeue_chunk(
 
     Requeued chunks are in no order, so the other partition of the shard does as well.
     """
-    topic, job = REQUESTS[job_class], chunk.job
-    own = chunk_partition(chunk, job_class)
-    shard = shuffle_shard(job.model, job.tenant_id, topic.partition_count)
-    ordered = sorted(shard, key=lambda number: number != own)
-    available = (n for n in ordered if not sender.is_unavailable(topic.name, n))
+    topic = REQUESTS[job_class].name
+    own, *others = partitions_own_first(chunk, job_class)
+    available = (n for n in (own, *others) if not sender.is_unavailable(topic, n))
     _send(sender, chunk, job_class, next(available, own), on_delivery)
+
+
+def partitions_own_first(chunk: Chunk, job_class: str) -> list[int]:
+    """Return the partitions of the chunk's shard, that of the chunk itself first."""
+    job, own = chunk.job, chunk_partition(chunk, job_class)
+    shard = shuffle_shard(job.model, job.tenant_id, REQUESTS[job_class].partition_count)
+    return sorted(shard, key=lambda number: number != own)
 
 
 def chunk_partition(chunk: Chunk, job_class: str) -> int:

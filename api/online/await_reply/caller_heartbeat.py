@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from api.online.send.call_sender import LogHealth
+from api.online.send.call_sender import CALLERS_PLACE, LogHealth
 from core.clock import Clock
 from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError, ProducerFatalError
@@ -125,7 +125,8 @@ class CallerHeartbeatPublisher:
         self._unacknowledged += 1
         loop = asyncio.get_running_loop()
         report = self._health.track(
-            lambda failure: loop.call_soon_threadsafe(self._on_report, failure, sent_s)
+            lambda failure: loop.call_soon_threadsafe(self._on_report, failure, sent_s),
+            CALLERS_PLACE,
         )
         try:
             self._sender.send(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 from typing import Final
@@ -22,9 +23,12 @@ from core.object_names import REQUESTS
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, read_object, write_object
-from topics.clients.producer import OnDelivery, RecordSender
+from topics.clients.partition_backlogs import Place
+from topics.clients.producer import OnDelivery, PartitionSender
 from topics.errors import DeliveryError
-from topics.records.chunks import send_chunk
+from topics.records.catalogue import CALLERS, REQUESTS_INTERACTIVE
+from topics.records.chunks import partitions_own_first, send_chunk
+from topics.records.partitioner import shuffle_shard
 from topics.records.records import Chunk, Item, JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -85,6 +89,12 @@ def _input_line(request_id: UUID, endpoint: str, body: bytes) -> bytes:
 
 _JOB_CLASS = "interactive"
 
+CALLERS_PLACE: Final = (CALLERS.name, 0)
+"""The partition of the heartbeats of every API process."""
+
+_BURST_S: Final = 0.5
+"""How long a partition may have much unacknowledged, as after a burst of large calls."""
+
 
 def call_item(job: JobRef, body: bytes, token_count: int, line_bytes: int) -> Item:
     """Return the only item of a call; `line_bytes` is the length of its stored line."""
@@ -99,57 +109,90 @@ def call_item(job: JobRef, body: bytes, token_count: int, line_bytes: int) -> It
 
 
 class LogHealth:
-    """Tracks the records that are not acknowledged yet. Thread-safe."""
+    """Tracks the records that are not acknowledged yet, by partition. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers = count()
-        self._pending: dict[int, float] = {}  # in the order of sending
+        self._pending: defaultdict[Place, dict[int, float]] = defaultdict(dict)  # as they were sent
 
-    def track(self, then: Callable[[BaseException | None], object]) -> OnDelivery:
+    def track(self, then: Callable[[BaseException | None], object], place: Place) -> OnDelivery:
         """Track a record that is sent now. Pass the result to the producer as `on_delivery`."""
         number = next(self._numbers)
         with self._lock:
-            self._pending[number] = self._clock.monotonic_s()
+            self._pending[place][number] = self._clock.monotonic_s()
 
         def on_delivery(failure: BaseException | None) -> None:
             with self._lock:
-                self._pending.pop(number, None)
+                self._pending[place].pop(number, None)
             then(failure)
 
         return on_delivery
 
-    def oldest_pending_s(self) -> float:
-        """Return the age of the oldest unacknowledged record; 0 when there is none."""
+    def oldest_pending_s(self, place: Place) -> float:
+        """Return the age of a partition's oldest unacknowledged record; 0 when there is none."""
         with self._lock:
-            oldest_pending_s = next(iter(self._pending.values()), None)
-        return 0.0 if oldest_pending_s is None else self._clock.monotonic_s() - oldest_pending_s
+            sent_s = next(iter(self._pending[place].values()), None)
+        return 0.0 if sent_s is None else self._clock.monotonic_s() - sent_s
 
 
 class CallSender:
-    """Sends calls, and refuses them while the log does not acknowledge records."""
+    """Sends calls, around partitions that do not acknowledge records.
 
-    def __init__(self, sender: RecordSender, health: LogHealth, *, patience_s: float) -> None:
-        """A record unacknowledged for longer than `patience_s` makes the log unavailable."""
+    A call is refused when neither partition of its (model, tenant) acknowledges, or the heartbeats
+    of this process are not acknowledged: others would consider it dead.
+    """
+
+    def __init__(self, sender: PartitionSender, health: LogHealth, *, patience_s: float) -> None:
+        """A record unacknowledged for longer than `patience_s` makes its partition unavailable."""
         self._sender, self._health, self._patience_s = sender, health, patience_s
+        self._waiting: dict[OpenCall, Place] = {}  # unacknowledged; the producer's thread removes
 
-    def check_log_available(self) -> None:
-        """Raise ApiError (503) while the log does not answer."""
-        if self._health.oldest_pending_s() > self._patience_s:
+    def check_log_available(self, job: JobRef) -> None:
+        """Raise ApiError (503) while the partitions of `job` or the heartbeats do not answer."""
+        is_silent = self._health.oldest_pending_s(CALLERS_PLACE) > self._patience_s
+        shard = shuffle_shard(job.model, job.tenant_id, REQUESTS_INTERACTIVE.partition_count)
+        if is_silent or not any(map(self._is_usable, shard)):
             raise log_unavailable()
 
     def send(self, call: OpenCall, item: Item) -> None:
         """Send a call. Raises ApiError (503); a later delivery failure ends the call."""
         loop = asyncio.get_running_loop()
+        chunk = Chunk(call.job, [item])
+        partitions = filter(self._is_usable, partitions_own_first(chunk, _JOB_CLASS))
+        partition = next(partitions, None)
+        if partition is None:
+            raise log_unavailable()
 
         def on_result(failure: BaseException | None) -> None:
+            self._waiting.pop(call, None)
             if failure is not None:
                 loop.call_soon_threadsafe(call.fail, log_unavailable())
 
-        report = self._health.track(on_result)
+        place = REQUESTS_INTERACTIVE.name, partition
+        self._waiting[call] = place
+        report = self._health.track(on_result, place)
         try:
-            send_chunk(self._sender, Chunk(call.job, [item]), _JOB_CLASS, report)
+            send_chunk(self._sender, chunk, _JOB_CLASS, report, partition=partition)
         except DeliveryError as failure:
             report(failure)
             raise log_unavailable() from None
+
+    def fail_waiting_calls(self) -> None:
+        """End the calls whose records wait for an unavailable partition.
+
+        Their records stay in the producer; batchers drop a call that its caller has ended.
+        """
+        for call, place in [*self._waiting.items()]:
+            has_begun = call.has_started or call.execution_id is not None
+            if not has_begun and self._sender.is_unavailable(*place):
+                self._waiting.pop(call, None)
+                call.fail(log_unavailable())
+
+    def _is_usable(self, partition: int) -> bool:
+        place = REQUESTS_INTERACTIVE.name, partition
+        pending_s = self._health.oldest_pending_s(place)
+        if pending_s > min(_BURST_S, self._patience_s) and not self._sender.has_space(*place):
+            return False  # before it fills the producer's queue
+        return pending_s <= self._patience_s

@@ -120,7 +120,7 @@ class VllmServing:
             engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(parsed))
             tasks = await engine.get_supported_tasks()
             await init_app_state(engine, state, parsed, tasks)
-        except Exception as failure:
+        except Exception as failure:  # vLLM documents none; without an engine the process ends
             raise EngineDeadError(f"vLLM does not start: {failure}") from failure
         return cls(engine, _routes(state, tasks), settings)
 

@@ -187,7 +187,7 @@ class Deliverer:
                 await self._transaction(lambda c: postpone_delivery(c, delivery))
         except DATABASE_UNAVAILABLE:
             LOG.warning("end of a try not written: database away", extra=facts)
-        except Exception:
+        except Exception:  # a defect on one delivery must not end the others; its claim expires
             LOG.exception("a try failed", extra=facts)
         else:
             self._note_result(delivery.lane, is_success=attempt.failure is None)

@@ -93,7 +93,7 @@ class HttpSender:
                 server_hostname=url.host if url.is_tls else None,
                 limit=_CHUNK_BYTES,
             )
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing else owns the socket
             connected.close()
             raise
         try:
@@ -129,7 +129,7 @@ async def _connected(address: str, port: int) -> socket.socket:
         opened.setblocking(False)
         # An address, not a name: a second look-up could return another address.
         await asyncio.get_running_loop().sock_connect(opened, (address, port))
-    except BaseException:
+    except BaseException:  # also a cancellation: nothing else owns the socket
         opened.close()
         raise
     return opened

@@ -114,6 +114,6 @@ class DnsLookups:
         await share.acquire()
         try:
             await self._slots.acquire()
-        except BaseException:
+        except asyncio.CancelledError:
             share.release()
             raise

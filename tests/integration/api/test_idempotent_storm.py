@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -96,10 +97,13 @@ def test_concurrent_retries_across_crashes_of_the_api(api: ApiProcess, engine: s
 
     with ThreadPoolExecutor(THREADS) as threads:
         futures = [threads.submit(client_thread, seed) for seed in range(THREADS)]
+
+        def has_progressed(target: int) -> bool:
+            return len(tally.ids) >= target or all(future.done() for future in futures)
+
         for n in range(KILLS):
             target = (n + 1) * KEYS // (KILLS + 1)
-            while len(tally.ids) < target and not all(f.done() for f in futures):
-                time.sleep(0.005)
+            until(partial(has_progressed, target), timeout_s=PATIENCE_S)
             api.kill()
             api.start()
         for future in futures:

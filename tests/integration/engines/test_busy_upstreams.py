@@ -16,6 +16,7 @@ from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, run
 from tests.integration.engines.upstream import Upstream, engine_for
+from tests.support.until import until_true
 
 LATENCY_S = 0.02
 
@@ -92,7 +93,7 @@ async def test_refused_online_call_is_retried(streams: bool) -> None:
     pieces: list[bytes] = []
     async with refused_engine(upstream, concurrency=4) as engine:
         bulk = asyncio.create_task(run(engine, CHAT, bodies(30)))
-        await asyncio.sleep(LATENCY_S)
+        await until_true(lambda: upstream.running)
         emit = pieces.append if streams else None
         answer = await engine.serve(CHAT, chat_body("online", stream=streams), emit)
         assert answer.status_code == 200

@@ -25,6 +25,7 @@ from tests.integration.engines.upstream import (
     http_settings,
     serve,
 )
+from tests.support.until import until_true
 
 
 def always(status: int, body: bytes = b"", *, to: bytes = b"") -> Respond:
@@ -155,8 +156,7 @@ async def test_pool_failure_ends_the_call_and_keeps_answers() -> None:
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         if b"revoked" in body:
-            while not reported:  # noqa: ASYNC110 - until the first answer is reported
-                await asyncio.sleep(0.001)
+            await until_true(lambda: reported)
             return web.Response(status=401)
         if b"slow" in body:
             await asyncio.sleep(3600)

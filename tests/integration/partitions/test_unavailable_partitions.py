@@ -19,6 +19,7 @@ from core.clock import SystemClock
 from core.states import JobState
 from jobs.outbox_relay import OutboxRelay, backlog
 from jobs.store.outbox import event_insert, outbox_insert
+from results.webhooks.events.event_reader import GROUP, JobEventReader
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
 from tenancy.tables import tenants as tenants_table
@@ -38,9 +39,11 @@ from tests.integration.partitions.conftest import DEAD
 from tests.integration.partitions.log_records import read_partitions, wait_unavailable
 from tests.support import until as waiting
 from tests.support.two_brokers import TwoBrokers
+from topics.clients.consumer import GroupConsumer
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import (
     CONTROL,
+    DEAD_LETTERS,
     EVENTS,
     REQUESTS_BULK,
     RESULTS,
@@ -49,9 +52,9 @@ from topics.records.catalogue import (
     batches_topic,
     pool_topics,
 )
-from topics.records.codec import decode
+from topics.records.codec import decode, encode, kind_headers
 from topics.records.partitioner import shuffle_shard
-from topics.records.records import Chunk, JobControl, Outcomes
+from topics.records.records import Chunk, JobControl, JobEvent, Outcomes
 from topics.settings import KafkaSettings
 
 BATCH_COUNT = 160
@@ -161,6 +164,50 @@ def test_a_relay_sends_rows_of_other_topics_than_control(
     until(lambda: relay_all() == 0 and relayed(CONTROL) == keys)
     assert len(relayed(EVENTS)) == len(keys)
     until(lambda: relay_all() == 0)
+
+
+def test_webhooks_commit_other_events_while_dead_letters_are_unavailable(
+    brokers: TwoBrokers,
+    kafka: KafkaSettings,
+    engine: sa.Engine,
+    waiting_producer: RecordProducer,
+    closing: ExitStack,
+) -> None:
+    create_topics(brokers, kafka, DEAD_LETTERS)
+    consumer = GroupConsumer(
+        kafka,
+        group=GROUP,
+        topics=[EVENTS.name],
+        client_id="webhooks",
+        on_assign=lambda _: None,
+        on_revoke=lambda _: None,
+    )
+    closing.callback(consumer.close)
+    closing.callback(brokers.thaw)
+    reader = JobEventReader(engine, consumer, waiting_producer, lambda: None)
+
+    def committed() -> list[int]:
+        """Read and commit; return the next offsets of the first two partitions."""
+        reader.run_once()
+        return [reader._committed.get((EVENTS.name, number), 0) for number in (0, 1)]
+
+    def send(number: int, value: bytes) -> None:
+        kind = kind_headers(JobEvent)
+        waiting_producer.send(EVENTS.name, value, partition=number, headers=kind)
+
+    event = encode(JobEvent(uuid4(), uuid4(), uuid4(), JobState.COMPLETED, 0.0))
+    send(1, event)
+    until(lambda: committed() == [0, 1])
+    brokers.freeze()
+    send(0, b"no event")
+    send(1, event)
+    until(lambda: committed() == [0, 2])
+    wait_unavailable(DEAD_LETTERS, 0, 2 * kafka.delivery_timeout_s)
+    assert committed() == [0, 2]
+
+    brokers.thaw()
+    until(lambda: committed() == [1, 2])
+    assert len(read_partitions(kafka, DEAD_LETTERS, [0])) == 1
 
 
 def test_intake_emits_jobs_on_other_partitions_of_requests(

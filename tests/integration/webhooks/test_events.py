@@ -79,6 +79,7 @@ def test_job_event_becomes_a_delivery(
     assert {m["data"]["id"] for m in message_bodies(site)} == {f"batch_{job.hex}"}
     assert all(m["data"].keys() == {"id"} for m in message_bodies(site))
     assert count(site.engine, webhook_deliveries) == 2
+    producer.flush(30)
     (letter,) = dead_letters(kafka)  # the unreadable record did not block later ones
     assert letter.value == b"no event"
 
@@ -99,6 +100,7 @@ def test_dead_letter_is_sent_once_while_postgres_is_unavailable(
     reader.engine = site.engine
     reader.run_once()
 
+    producer.flush(30)
     assert len(dead_letters(kafka)) == 1
 
 

@@ -11,7 +11,7 @@ from api.online.await_reply.caller_heartbeat import (
     CallerClock,
     CallerHeartbeatPublisher,
 )
-from api.online.send.call_sender import LogHealth
+from api.online.send.call_sender import CALLERS_PLACE, LogHealth
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from tests.support.clock import ManualClock
@@ -96,7 +96,7 @@ async def test_a_rejected_decision_is_sent_later(
     request_id = new_uuid()
     heartbeat.abort_call(request_id)
     await turn()
-    assert health.oldest_pending_s() == 0  # what was never queued is not owed
+    assert health.oldest_pending_s(CALLERS_PLACE) == 0  # what was never queued is not owed
 
     log.refusal = None
     heartbeat.publish()
@@ -171,7 +171,7 @@ async def test_missing_acknowledgements_are_reported(
     clock.now_s += LOST_S
     heartbeat.publish()
     clock.now_s += 0.1
-    assert health.oldest_pending_s() > 0
+    assert health.oldest_pending_s(CALLERS_PLACE) > 0
     assert await asyncio.wait_for(lost, 5) == clock.now_s
     beating.cancel()
 

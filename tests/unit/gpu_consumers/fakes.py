@@ -123,6 +123,20 @@ class MemoryAttemptLog:
     def __init__(self) -> None:
         self.latest: dict[UUID, BatchAttempt] = {}
         self.recorded: list[BatchAttempt] = []
+        self._available = asyncio.Event()
+        self._available.set()
+
+    @property
+    def is_unavailable(self) -> bool:
+        return not self._available.is_set()
+
+    @is_unavailable.setter
+    def is_unavailable(self, is_unavailable: bool) -> None:
+        """Make the topic acknowledge nothing, or what waits and everything after it."""
+        if is_unavailable:
+            self._available.clear()
+        else:
+            self._available.set()
 
     def add(self, batch: Batch, *units: AttemptUnit, life: int = 1, is_running: bool) -> None:
         """Add the last attempt of a previous owner."""
@@ -136,6 +150,13 @@ class MemoryAttemptLog:
         await asyncio.sleep(0)
         self.latest[attempt.batch_id] = attempt
         self.recorded.append(attempt)
+        await self._available.wait()
+
+    async def record_unless_unavailable(self, attempt: BatchAttempt) -> bool:
+        writing = asyncio.ensure_future(self.record_attempt(attempt))
+        while not writing.done() and not self.is_unavailable:
+            await asyncio.wait([writing], timeout=0.01)
+        return writing.done()
 
     async def delete_attempt(self, batch_id: UUID) -> None:
         await asyncio.sleep(0)

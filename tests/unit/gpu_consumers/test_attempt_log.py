@@ -1,11 +1,13 @@
 """Goal: the log of attempts is read to its end, and an unavailable log is retried with pauses."""
 
-from typing import cast
+import asyncio
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from gpu_consumers.quarantine.attempt_log import AttemptLog, latest_attempts
+from tests.support.recording_sender import SentRecords
 from topics.clients.producer import RecordProducer
 from topics.errors import KafkaUnavailableError
 from topics.records.codec import encode, kind_headers
@@ -91,3 +93,30 @@ async def test_a_long_log_is_read_until_it_stops_returning_records(
             log._read_topic()
     else:
         assert len(log._read_topic()) == 100
+
+
+async def test_a_record_for_an_unavailable_topic_is_written_later() -> None:
+    sent = SentRecords(acknowledges=True, unavailable={("attempts", 0)})
+
+    class Producer(SentRecords):
+        """A producer that acknowledges what `sent` acknowledges."""
+
+        async def send_and_wait(self, topic: str, value: bytes | None, **options: Any) -> None:
+            done = asyncio.get_running_loop().create_future()
+            sent.send(topic, value, **options, on_delivery=done.set_result)
+            await done
+
+        def is_unavailable(self, topic: str, partition: int) -> bool:
+            return sent.is_unavailable(topic, partition)
+
+    producer = cast(RecordProducer, cast(Any, Producer()))
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    running: dict[UUID, BatchAttempt] = {}
+    log = AttemptLog(kafka, producer, client_id="test", running=running)
+    attempt = BatchAttempt(UUID(int=1), 1, [], is_running=False)
+    assert not await log.record_unless_unavailable(attempt)
+    assert log.is_unavailable
+
+    sent.restore()
+    assert await log.record_unless_unavailable(attempt)
+    assert [record.key for record in sent.records] == [attempt.batch_id.bytes] * 2

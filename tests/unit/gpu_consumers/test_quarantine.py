@@ -12,6 +12,7 @@ from core.outcomes import Outcome
 from gpu_consumers.inflight.batch_run import BatchAbortReason
 from gpu_consumers.quarantine.narrowing import initial_units
 from tests.support.memory_objects import MemoryStore
+from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import (
     FaultyEngine,
     MemoryAttemptLog,
@@ -323,3 +324,28 @@ async def test_redelivered_items_of_closed_jobs_are_dropped_and_of_unavailable_p
     assert (bulk.consumer.offsets, bulk.capacity.in_flight) == ([0], 0)
     assert bool(bulk.engine.executed) is not is_closed
     assert all(attempt.units == [] for attempt in bulk.attempts.latest.values())
+
+
+@pytest.mark.parametrize("is_lost_in_run", [False, True])
+async def test_new_batches_run_while_a_suspect_waits_for_the_topic_of_attempts(
+    is_lost_in_run: bool, bulk: BulkReplica
+) -> None:
+    suspect, new = batch_of(b"{}", b"hold"), batch_of(b"{}")
+    bulk.attempts.add(suspect, AttemptUnit(0, 2, 1), is_running=True)
+    bulk.engine.gate.clear()
+    bulk.attempts.is_unavailable = not is_lost_in_run
+    bulk.start_batch(suspect, is_redelivered=True)
+    if is_lost_in_run:
+        await asyncio.wait_for(bulk.engine.holds.wait(), 5)
+        bulk.attempts.is_unavailable = True
+    bulk.start_batch(new, offset=1)
+    if is_lost_in_run:
+        bulk.engine.gate.set()  # new work waits for the lock until the suspect has ended
+    await until_true(lambda: 1 in bulk.consumer.offsets)
+    assert is_lost_in_run or (bulk.consumer.offsets == [1] and len(bulk.engine.executed) == 1)
+
+    bulk.engine.gate.set()
+    bulk.attempts.is_unavailable = False
+    assert await bulk.wait_ended() is None
+    assert sorted(bulk.consumer.offsets) == [0, 1]
+    assert len(bulk.log.outcomes) == 3

@@ -139,3 +139,57 @@ async def test_a_request_without_a_caller_sends_no_reply() -> None:
     await stream.send_end(END)
     await run_loop()
     assert log.records == []
+
+
+def unavailable_log() -> Log:
+    log = Log()
+    log.unavailable.add(("replies", CALLER.reply_partition))
+    return log
+
+
+async def ended(stream: ReplyStream) -> None:
+    async with asyncio.timeout(10):
+        await stream.send_end(END)
+
+
+async def test_a_call_waits_for_its_reply_only_until_its_partition_is_unavailable() -> None:
+    log = unavailable_log()
+    replies = publisher(log)
+    stream = ReplyStream(replies, CALLER, uuid4(), uuid4())
+    other = ReplyStream(replies, OTHER, uuid4(), uuid4())
+    await asyncio.gather(ended(stream), ended(other))
+
+    log.restore()
+    assert [len(record.replies) for record in log.sent] == [1, 1]  # nothing was sent again
+    await run_loop()
+    assert not replies.failed.done()
+
+
+async def test_a_stream_that_lost_a_piece_sends_no_later_piece_and_ends_as_interrupted() -> None:
+    log = unavailable_log()
+    replies = publisher(log)
+    cut, later = (ReplyStream(replies, CALLER, uuid4(), uuid4()) for _ in range(2))
+    await ended(later)  # its record waits: the partition has no space
+    cut.send_piece(b"a")
+    await run_loop()
+    cut.send_piece(b"b")
+    await run_loop()
+    log.restore()
+    cut.send_piece(b"c")
+    await ended(cut)
+
+    sent = [r for record in log.sent for r in record.replies if r.request_id == cut.request_id]
+    assert [(r.pieces, r.end and r.end.status_code) for r in sent] == [([], 502)]
+
+
+async def test_permission_requests_wait_for_an_unavailable_partition() -> None:
+    log = unavailable_log()
+    replies = publisher(log)
+    await ended(ReplyStream(replies, CALLER, uuid4(), uuid4()))
+    sent = replies.request_permission(CALLER, UUID(int=1))
+    await run_loop()
+    assert not sent.done()
+    log.restore()
+    async with asyncio.timeout(10):
+        await sent
+    assert [record.questions for record in log.sent] == [[], [UUID(int=1)]]

@@ -12,6 +12,7 @@ from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.host_health import HostHealth
 from gpu_consumers.quarantine.host_history import HostVerdict
+from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
 from tests.unit.gpu_consumers.replicas import PARTITION, OnlineReplica, call_chunk
 from topics.records.records import AttemptUnit, BatchAttempt
@@ -237,3 +238,23 @@ async def test_a_call_that_waits_for_admission_is_not_recorded_as_running(is_abo
     await replica.wait_ended()
     assert replica.log.statuses == [200] * (not is_aborted)
     assert (len(replica.log.requeued), replica.attempts.latest) == (is_aborted, {})
+
+
+async def test_other_calls_run_while_a_suspect_waits_for_the_topic_of_attempts() -> None:
+    attempts = MemoryAttemptLog()
+    for _ in range(2):
+        await run_redelivered(attempts, crashes=True)
+    unit = msgspec.structs.replace(attempts.latest[UUID(int=1)].units[0], crashes=2)
+    attempts.latest[UUID(int=1)] = BatchAttempt(UUID(int=1), 2, [unit], is_running=False)
+    replica = OnlineReplica(attempts)
+    attempts.is_unavailable = True
+    await replica.hold(DURABLE, is_redelivered=True)
+    await replica.hold(call_chunk(2))
+    assert replica.engine.running == 1
+
+    replica.engine.gate.set()
+    await until_true(lambda: replica.finished_count == 1)
+    attempts.is_unavailable = False
+    await replica.wait_ended()
+    assert (replica.finished_count, attempts.latest) == (2, {})
+    assert {outcome.outcome for outcome in replica.log.outcomes} == {Outcome.SUCCEEDED}

@@ -11,6 +11,7 @@ from core.states import CloseReason
 from results.writer.record_groups import read_entry
 from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import job_ref
+from topics.clients.dead_letter_copies import DeadLetterCopies
 from topics.records.codec import Headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, DeadLetter, ItemOutcome, JobClose, Outcomes
@@ -27,7 +28,9 @@ def stored_outcome(body_key: str) -> Outcomes:
 
 def test_an_outcome_may_name_an_object_of_its_job() -> None:
     outcomes = stored_outcome(answer_prefix(job_ref().job_id) + "1")
-    entry = read_entry(received(encode(outcomes), kind_headers(Outcomes)), SentRecords())
+    entry = read_entry(
+        received(encode(outcomes), kind_headers(Outcomes)), DeadLetterCopies(SentRecords())
+    )
     assert entry.record == outcomes
 
 
@@ -40,7 +43,7 @@ def test_a_record_of_process_ends_needs_no_outcome() -> None:
 def test_close_is_decoded() -> None:
     close, sent = JobClose(new_uuid(), 3, CloseReason.EXPIRED), SentRecords()
 
-    entry = read_entry(received(encode(close), kind_headers(JobClose)), sent)
+    entry = read_entry(received(encode(close), kind_headers(JobClose)), DeadLetterCopies(sent))
 
     assert (entry.record, entry.partition, entry.next_offset) == (close, ("results", 5), 43)
     assert sent.records == []
@@ -66,7 +69,7 @@ def test_close_is_decoded() -> None:
 def test_unreadable_record_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
     sent = SentRecords()
 
-    entry = read_entry(received(value, headers), sent)
+    entry = read_entry(received(value, headers), DeadLetterCopies(sent))
 
     assert (entry.record, entry.next_offset) == (None, 43)
     (copy,) = sent.records
@@ -82,4 +85,4 @@ def test_newer_schema_stops_the_role() -> None:
     newer_control = [("kind", b"close"), ("schema", b"99")]
 
     with pytest.raises(SchemaTooNewError):
-        read_entry(received(b"", newer_control), SentRecords())
+        read_entry(received(b"", newer_control), DeadLetterCopies(SentRecords()))

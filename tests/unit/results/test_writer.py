@@ -19,10 +19,10 @@ from results.writer.open_work import ROUND_ROBIN_MAX, OpenWork, WorkStep
 from results.writer.record_groups import Group
 from results.writer.writer import OutcomeRouter, ResultsWriter
 from tests.support.clock import ManualClock
+from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import job_ref
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import ItemOutcome, JobClose, Outcomes
@@ -71,8 +71,6 @@ class ImmediateRouter:
 
     def route(self, group: Group) -> list[WorkStep]:
         return [] if group.exclusive is None else [partial(self._step, 1)]
-
-    def flush(self, timeout_s: float) -> None: ...
 
     def _step(self, number: int) -> list[WorkStep]:
         return [partial(self._step, number + 1)] if number < SLICES else []
@@ -137,13 +135,17 @@ def close_record(offset: int, job_id: UUID) -> ReceivedRecord:
 
 
 def new_writer(
-    router: ImmediateRouter | None = None, *, clock: ManualClock | None = None, **settings: float
+    router: ImmediateRouter | None = None,
+    *,
+    clock: ManualClock | None = None,
+    log: SentRecords | None = None,
+    **settings: float,
 ) -> ResultsWriter:
     return ResultsWriter(
         router=cast(OutcomeRouter, router or ImmediateRouter()),
         bill=lambda _: None,
         count_process_ends=lambda _: None,
-        producer=cast(RecordProducer, ImmediateRouter()),
+        producer=log or SentRecords(),
         settings=WriterSettings.model_validate({"group_wait_s": 0, **settings}),
         commit_interval_s=0,
         clock=clock or ManualClock(),
@@ -164,6 +166,25 @@ def test_refused_commit_is_repeated() -> None:
     consumer = run(new_writer(), outcomes_record(7))
 
     assert consumer.offered == [{("results", 1): 8}] * 3
+
+
+def test_an_unacknowledged_dead_letter_holds_the_offset_of_its_record_alone() -> None:
+    log = SentRecords(acknowledges=True, unavailable={("dead_letters", 0)})
+    unreadable = dataclasses.replace(outcomes_record(8), value=b"x")
+    other = dataclasses.replace(outcomes_record(4), partition=2)
+    consumer = FakeConsumer(outcomes_record(7), unreadable, outcomes_record(9), other, polls=6)
+    consumer.assigned = frozenset({("results", 1), ("results", 2)})
+
+    def restore() -> None:
+        if len(consumer.offered) == 3:  # all before
+            log.restore()
+
+    consumer.on_poll = restore
+    run_with(new_writer(log=log), consumer)
+
+    assert consumer.offered[:3] == [{("results", 1): 8, ("results", 2): 5}] * 3
+    assert consumer.offered[3:] == [{("results", 1): 10}]
+    assert [record.topic for record in log.records] == ["dead_letters"]  # sent once
 
 
 def test_close_that_waits_for_copies_blocks_no_other_job() -> None:

@@ -94,10 +94,12 @@ def test_a_change_is_logged_once_and_the_metric_follows(
         watch.now_s += 6
         backlogs.report_unavailable()
     assert gauge._value.get() == 12
+    assert backlogs.unavailable() == [DEAD]
     backlogs.remove(DEAD, 10)
     for _ in range(2):
         backlogs.report_unavailable()
     assert gauge._value.get() == 0
+    assert backlogs.unavailable() == []
     assert [record.getMessage() for record in caplog.records] == [
         "a partition is unavailable: its records wait",
         "a partition is available again",
