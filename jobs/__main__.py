@@ -11,6 +11,7 @@ from typing import Final
 
 from core.body_limit_settings import BodyLimits
 from core.clock import SystemClock
+from core.commit_watermark import CHECK_INTERVAL_S
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics import serve_metrics
@@ -29,6 +30,7 @@ from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.validator import LeasedValidation, Validator
+from jobs.watermark_publisher import WatermarkPublisher
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
@@ -39,6 +41,7 @@ from topics.clients.producer import RecordProducer, close_producers
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import CommitWatermarkReader
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _SWITCH_INTERVAL_S = 0.0005  # a large validation must not delay each small statement by 5 ms
@@ -72,6 +75,12 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         new_rows = closing.enter_context(NotificationListener(database, "millrace_outbox"))
         producers = _producers(kafka, holder)
         closing.callback(close_producers, producers)
+        watermark = CommitWatermarkReader(kafka, client_id=holder)
+        closing.callback(watermark.close)
+        watermark.start(_START_S_MAX)
+        publisher = WatermarkPublisher(engine, watermark, producers[1], clock)
+        with contextlib.suppress(*DATABASE_UNAVAILABLE):
+            publisher.check()
         tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
         capacities, results = PoolCapacities(clock), ResultPartitions()
         leases = create_leases(engine, ROLE, holder, settings)
@@ -93,6 +102,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         )
         relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
+        threads.start_periodic(CHECK_INTERVAL_S, "watermark", publisher.run_once)
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
         threads.start_periodic(0.0, "capacity", partial(_read_capacity, tail, capacities))
         periodic = PeriodicDeps(

@@ -9,6 +9,7 @@ from fastapi import Request
 from api.auth.failed_attempts import FailedAttempts
 from api.auth.key_cache import KeyCache
 from api.online.memory_limits import ResponseMemoryLimit
+from api.runtime.commit_watch import DatabaseCommitWatch
 from api.runtime.database import Database
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
@@ -39,6 +40,7 @@ class Services:
     failed_attempts: FailedAttempts
     uploads: TenantSlots
     response_limit: ResponseMemoryLimit
+    commits: DatabaseCommitWatch
     on_failure: OnFailure = end_process  # of a background task
     redrives: TenantSlots = field(default_factory=lambda: TenantSlots("redrives", _REDRIVES_MAX))
 

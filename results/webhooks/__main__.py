@@ -19,6 +19,7 @@ from core.open_files import raise_open_file_limit
 from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
+from jobs.commit_checks import start_commit_checks
 from jobs.supervised_threads import SupervisedThreads
 from results.__main__ import check_pool_size, process_name
 from results.webhooks.delivery.attempt_recording import AttemptRecorder
@@ -105,6 +106,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         on_revoke=lambda _: None,  # nothing is kept between two polls
     )
     background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
+    start_commit_checks(background, engine, clock)
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
     watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)

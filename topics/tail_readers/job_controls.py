@@ -14,6 +14,7 @@ from topics.records.catalogue import CONTROL, DAY_MS
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl, JobRef
 from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import LogWatermarks
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
@@ -76,8 +77,8 @@ class JobControlCache:
 class JobControlReader:
     """Reads `control` to its end at start, then keeps the states up to date in a thread.
 
-    Every query raises the failure that ended the thread, such as SchemaTooNewError or
-    KafkaUnavailableError.
+    Every query raises the failure that ended the thread, such as SchemaTooNewError,
+    KafkaUnavailableError, or CommitsLostError once intake has written that to the topic.
     """
 
     def __init__(
@@ -92,12 +93,17 @@ class JobControlReader:
         self._reader = TopicTailReader(settings, CONTROL, client_id=f"{client_id}-control")
         self._clock, self._on_change = clock, on_change
         self._controls = JobControlCache()
+        self.watermarks = LogWatermarks()
         self._thread = TailReaderThread(self._reader, self._handle, name="control-tail")
 
     def start(self, timeout_s: float) -> None:
-        """Read to the end, then start the thread. Raises KafkaUnavailableError."""
+        """Read to the end, then start the thread.
+
+        Raises KafkaUnavailableError, and CommitsLostError as the thread does.
+        """
         for records in self._reader.iter_to_end(timeout_s):
             self._apply(records)
+        self.watermarks.raise_if_lost()
         self._thread.start()
 
     def raise_failure(self) -> None:
@@ -125,11 +131,14 @@ class JobControlReader:
     def _handle(self, records: list[ReceivedRecord]) -> None:
         for control in self._apply(records):
             self._on_change(control)
+        self.watermarks.raise_if_lost()
 
     def _apply(self, records: list[ReceivedRecord]) -> list[JobControl]:
         changed = []
         for record, control in decode_records(JobControl, records):
             if control is not None:
+                if self.watermarks.apply(control):
+                    continue
                 self._controls.apply(control, record.appended_ms)
                 changed.append(control)
             elif record.key is not None:

@@ -1,0 +1,149 @@
+"""Goal: commits that a failover lost stop all roles until `millrace recover` has run."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.commit_watermark import GRACE_S, CommitsLostError, CommitWatch
+from jobs.watermark_publisher import WatermarkPublisher
+from results.rebuilding.database_restore import recover
+from storage.postgres.commit_watermark import (
+    DatabaseWatermark,
+    commit_watermark,
+    raise_if_commits_lost,
+)
+from tests.integration.results.outcomes import execute
+from tests.support.clock import ManualClock
+from tests.support.until import until
+from topics.clients.producer import RecordProducer
+from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import CommitWatermarkReader, raise_if_log_says_lost
+from topics.tail_readers.job_controls import JobControlReader
+
+
+class Intake:
+    """The part of an intake process that publishes the watermark."""
+
+    def __init__(self, engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer) -> None:
+        self.engine, self.clock = engine, ManualClock()
+        self.reader = CommitWatermarkReader(kafka, client_id="test-intake")
+        self.reader.start(10)
+        self.publisher = WatermarkPublisher(engine, self.reader, producer, self.clock)
+
+    def publish(self) -> int:
+        """Publish the next number and return it once it is on the log."""
+        before = self.number
+        execute(self.engine, sa.update(commit_watermark).values(advanced_at=sa.text("'-infinity'")))
+        until(lambda: self.publisher.run_once() or self.number > before)
+        until(lambda: self.number in self.reader.read().values())
+        return self.number
+
+    def find_loss(self) -> None:
+        self.publisher.run_once()
+        self.clock.advance(GRACE_S)
+        with pytest.raises(CommitsLostError, match="millrace recover"):
+            self.publisher.run_once()
+
+    @property
+    def number(self) -> int:
+        with self.engine.connect() as connection:
+            found = DatabaseWatermark(connection).read()
+        assert found is not None
+        return found.number
+
+
+@pytest.fixture
+def intake(engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer) -> Iterator[Intake]:
+    one = Intake(engine, kafka, producer)
+    with closing(one.reader):
+        yield one
+
+
+@pytest.fixture
+def controls(kafka: KafkaSettings) -> Iterator[JobControlReader]:
+    reader = JobControlReader(kafka, client_id="test-replica", clock=SystemClock())
+    reader.start(10)
+    yield reader
+    reader.stop()
+
+
+def lose_commits(engine: sa.Engine, count: int) -> None:
+    """Set the watermark to that of a standby which lacks the last commits."""
+    lost = commit_watermark.c.number - count
+    execute(engine, sa.update(commit_watermark).values(number=lost))
+
+
+def test_all_roles_stop_until_the_database_is_recovered(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    producer: RecordProducer,
+    intake: Intake,
+    controls: JobControlReader,
+) -> None:
+    for _ in range(3):
+        last = intake.publish()
+    raise_if_commits_lost(engine, CommitWatch(SystemClock()))
+    lose_commits(engine, 2)
+
+    intake.find_loss()
+
+    assert intake.number == last - 2, "the number must not hide the loss"
+    with pytest.raises(CommitsLostError):  # a role that does not read the log
+        raise_if_commits_lost(engine, CommitWatch(SystemClock()))
+    with pytest.raises(CommitsLostError):  # a role without a database
+        until(controls.raise_failure)
+    with pytest.raises(CommitsLostError):  # its start
+        raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=10)
+    with pytest.raises(CommitsLostError):
+        intake.publisher.run_once()
+
+    recover(engine, kafka)
+
+    raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=10)
+    restarted = Intake(engine, kafka, producer)
+    with closing(restarted.reader):
+        assert restarted.publish() > last
+
+
+def test_a_restart_before_the_loss_is_found_does_not_hide_it(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, intake: Intake
+) -> None:
+    intake.publish()
+    last = intake.publish()
+    lose_commits(engine, 1)
+    restarted = Intake(engine, kafka, producer)
+    with closing(restarted.reader):
+        restarted.find_loss()
+        assert restarted.number == last - 1
+
+
+def test_one_of_several_processes_increments_the_number_in_a_second(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, intake: Intake
+) -> None:
+    number = intake.publish()
+    execute(engine, sa.update(commit_watermark).values(advanced_at=sa.func.now()))
+    other = Intake(engine, kafka, producer)
+    with closing(other.reader):
+        other.publisher.run_once()
+        assert other.number == number
+
+
+def test_a_log_of_another_installation_stops_nothing(
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, intake: Intake
+) -> None:
+    """A new database over an old log: its first number ends what the log said."""
+    for _ in range(2):
+        intake.publish()
+    lose_commits(engine, 1)
+    intake.find_loss()
+    values = {"installation_id": sa.func.gen_random_uuid(), "number": 0, "lost_above": None}
+    execute(engine, sa.update(commit_watermark).values(values))
+    new = Intake(engine, kafka, producer)
+    with closing(new.reader):
+        new.publisher.check()
+        new.clock.advance(GRACE_S)
+        assert new.publish() == 1
+    raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=10)
