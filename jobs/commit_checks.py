@@ -6,7 +6,7 @@ from functools import partial
 import sqlalchemy as sa
 
 from core.clock import Clock
-from core.commit_watermark import CHECK_INTERVAL_S, CommitWatch
+from core.commit_watermark import CHECK_INTERVAL_S, CommitsLostError, CommitWatch
 from jobs.supervised_threads import SupervisedThreads
 from storage.postgres.commit_watermark import raise_if_commits_lost
 from storage.postgres.engines import DATABASE_UNAVAILABLE
@@ -15,9 +15,13 @@ from storage.postgres.engines import DATABASE_UNAVAILABLE
 def start_commit_checks(threads: SupervisedThreads, engine: sa.Engine, clock: Clock) -> None:
     """Check now, and then in a thread; a role that reads the log records a loss in the database.
 
-    Raises CommitsLostError if it is recorded there already.
+    Raises CommitsLostError if it is recorded there already, after closing the connections.
     """
     check = partial(raise_if_commits_lost, engine, CommitWatch(clock))
-    with suppress(*DATABASE_UNAVAILABLE):
-        check()
+    try:
+        with suppress(*DATABASE_UNAVAILABLE):
+            check()
+    except CommitsLostError:
+        engine.dispose()
+        raise
     threads.start_periodic(CHECK_INTERVAL_S, "watermark", check)

@@ -6,6 +6,7 @@ Every intake process does so; the database lets one of them increment the number
 """
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.commit_watermark import CommitsLostError, CommitWatch, CommitWatermark
 from storage.postgres.commit_watermark import DatabaseWatermark, raise_if_commits_lost
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 from topics.clients.producer import PartitionSender
 from topics.clients.tracked_sends import TrackedSends
 from topics.errors import DeliveryError
@@ -33,10 +35,19 @@ class WatermarkPublisher:
         sender: PartitionSender,
         clock: Clock,
     ) -> None:
-        """`reader` has been started."""
+        """Read nothing yet."""
         self._engine, self._reader, self._sender = engine, reader, sender
         self._watch = CommitWatch(clock)
         self._sends = TrackedSends(sender)
+
+    def start(self, timeout_s: float) -> None:
+        """Read the end of the topic, and check unless Postgres is unavailable.
+
+        Raises CommitsLostError, KafkaUnavailableError.
+        """
+        self._reader.start(timeout_s)
+        with suppress(*DATABASE_UNAVAILABLE):
+            self.check()
 
     def check(self) -> None:
         """Compare log and database; tell the other roles over the log when commits were lost.

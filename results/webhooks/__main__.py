@@ -82,6 +82,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
     clock = SystemClock()
+    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
+    start_commit_checks(background, engine, clock)
     deliverer = Deliverer(
         engine=engine,
         dns=DnsLookups(system_resolver, count_max=lookups_max),
@@ -105,8 +107,6 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         on_assign=lambda _: None,
         on_revoke=lambda _: None,  # nothing is kept between two polls
     )
-    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
-    start_commit_checks(background, engine, clock)
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
     watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)

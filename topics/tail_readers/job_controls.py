@@ -110,6 +110,11 @@ class JobControlReader:
         """Raise the failure that ended the thread, if one did."""
         self._thread.raise_failure()
 
+    @property
+    def job_count(self) -> int:
+        """The number of jobs in memory."""
+        return len(self._controls)
+
     def is_closed(self, job_id: UUID) -> bool:
         """Whether the job is closed, so that its results do not count any more."""
         self._thread.raise_failure()

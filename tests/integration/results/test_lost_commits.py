@@ -1,15 +1,22 @@
 """Goal: commits that a failover lost stop all roles until `millrace recover` has run."""
 
-from collections.abc import Iterator
+import base64
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.commit_watermark import GRACE_S, CommitsLostError, CommitWatch
+from core.secret_keys import KEY_BYTES
+from jobs import __main__ as intake_role
 from jobs.watermark_publisher import WatermarkPublisher
+from results.__main__ import run_finaliser, run_writer
 from results.rebuilding.database_restore import recover
+from results.webhooks import __main__ as webhooks
 from storage.postgres.commit_watermark import (
     DatabaseWatermark,
     commit_watermark,
@@ -19,9 +26,12 @@ from tests.integration.results.outcomes import execute
 from tests.support.clock import ManualClock
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.settings import KafkaSettings
 from topics.tail_readers.commit_watermarks import CommitWatermarkReader, raise_if_log_says_lost
 from topics.tail_readers.job_controls import JobControlReader
+
+RunRole = Callable[[Mapping[str, str], threading.Event], None]
 
 
 class Intake:
@@ -30,8 +40,8 @@ class Intake:
     def __init__(self, engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer) -> None:
         self.engine, self.clock = engine, ManualClock()
         self.reader = CommitWatermarkReader(kafka, client_id="test-intake")
-        self.reader.start(10)
         self.publisher = WatermarkPublisher(engine, self.reader, producer, self.clock)
+        self.publisher.start(10)
 
     def publish(self) -> int:
         """Publish the next number and return it once it is on the log."""
@@ -76,6 +86,15 @@ def lose_commits(engine: sa.Engine, count: int) -> None:
     execute(engine, sa.update(commit_watermark).values(number=lost))
 
 
+def has_recovered(engine: sa.Engine, kafka: KafkaSettings) -> bool:
+    """Run the command; for a moment after their creation partitions have no leader."""
+    try:
+        recover(engine, kafka)
+    except KafkaUnavailableError:
+        return False
+    return True
+
+
 def test_all_roles_stop_until_the_database_is_recovered(
     engine: sa.Engine,
     kafka: KafkaSettings,
@@ -100,12 +119,29 @@ def test_all_roles_stop_until_the_database_is_recovered(
     with pytest.raises(CommitsLostError):
         intake.publisher.run_once()
 
-    recover(engine, kafka)
+    until(lambda: has_recovered(engine, kafka))
 
     raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=10)
     restarted = Intake(engine, kafka, producer)
     with closing(restarted.reader):
         assert restarted.publish() > last
+
+
+@pytest.mark.parametrize("role", [intake_role.run, webhooks.run, run_writer, run_finaliser])
+def test_no_role_starts_on_a_database_that_lost_commits(
+    engine: sa.Engine, kafka: KafkaSettings, database_url: str, tmp_path: Path, role: RunRole
+) -> None:
+    execute(engine, sa.update(commit_watermark).values(lost_above=7))
+    env = {
+        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "MILLRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
+        "MILLRACE_DATABASE_URL": database_url,
+        "MILLRACE_DATABASE_POOL_SIZE": "30",
+        "MILLRACE_OBJECTS_ROOT": str(tmp_path / "objects"),
+        "MILLRACE_WEBHOOKS_SECRET_KEY": base64.b64encode(bytes(KEY_BYTES)).decode(),
+    }
+    with pytest.raises(CommitsLostError):
+        role(env, threading.Event())
 
 
 def test_a_restart_before_the_loss_is_found_does_not_hide_it(
