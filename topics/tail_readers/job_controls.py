@@ -21,6 +21,10 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 CONTROLS_MAX: Final = 250_000
 """Jobs in memory at most, in about 60 MB."""
 
+START_OFFSETS_MAX: Final = 5_000_000
+"""Offsets before the end that a start reads: 20 for each job in memory, and more than there are
+watermarks in the retention of the topic."""
+
 CONTROL_AGE_MS_MAX: Final = CONTROL.retention_days * DAY_MS
 """Retention of the records that were on the log when a job's control state changed."""
 
@@ -97,10 +101,11 @@ class JobControlReader:
         self._thread = TailReaderThread(self._reader, self._handle, name="control-tail")
 
     def start(self, timeout_s: float) -> None:
-        """Read to the end, then start the thread.
+        """Read the newest states to the end, then start the thread.
 
         Raises KafkaUnavailableError, and CommitsLostError as the thread does.
         """
+        self._reader.seek_before_end(START_OFFSETS_MAX, timeout_s)
         for records in self._reader.iter_to_end(timeout_s):
             self._apply(records)
         self.watermarks.raise_if_lost()

@@ -12,7 +12,7 @@ from storage.postgres.commit_watermark import commit_watermark
 from tests.integration.api.answers import ok, refused, upload
 from tests.integration.api.pipe import Pipe, open_pipe
 from tests.integration.api.sites import OpenSite, Site
-from tests.support.until import until_found
+from tests.support.until import until, until_found
 
 DATABASE_TIMEOUT_S = 0.5
 ANSWER_S_MAX = 24 * DATABASE_TIMEOUT_S
@@ -93,7 +93,8 @@ def test_lost_commits_end_the_process_and_readiness_says_why(
         ok(until_answered(lambda: client.get("/readyz")))
         with site.engine.begin() as connection:
             connection.execute(sa.update(commit_watermark).values(lost_above=1))
-        answer = until_found(lambda: failures and client.get("/readyz"))
+        until(lambda: failures)
+        answer = client.get("/readyz")
     assert answer.status_code == 503
     assert "millrace recover" in answer.json()["status"]
     assert [failure.code for failure in failures] == ["commits_lost"]
