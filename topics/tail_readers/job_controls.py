@@ -4,6 +4,7 @@ Readers use them to avoid useless execution only. The results writer decides wha
 state costs wasted work and nothing else.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 from uuid import UUID
@@ -19,7 +20,7 @@ from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_reco
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 CONTROLS_MAX: Final = 250_000
-"""Jobs in memory at most, in about 60 MB."""
+"""Jobs in memory at most, in about 100 MB."""
 
 START_OFFSETS_MAX: Final = 5_000_000
 """Offsets before the end that a start reads: 20 for each job in memory, and more than there are
@@ -43,7 +44,8 @@ class JobControlCache:
     def __init__(self, *, count_max: int = CONTROLS_MAX) -> None:
         """Start empty."""
         self._count_max = count_max
-        self._known: dict[bytes, tuple[int, JobControl]] = {}  # in the order of arrival
+        # In the order of arrival; a dict would search all evicted entries for its first one.
+        self._known: OrderedDict[bytes, tuple[int, JobControl]] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of jobs in memory."""
