@@ -24,8 +24,8 @@ from api.online.memory_limits import LARGE_BYTES, ResponseMemoryLimit
 from api.online.online_runtime import OnlineDeps, OnlineRuntime
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services, end_process
-from api.runtime.commit_watch import DatabaseCommitWatch
 from api.runtime.database import Database
+from api.runtime.lost_commits import DatabaseCommitWatch
 from api.runtime.object_threads import ObjectThreadPool
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings

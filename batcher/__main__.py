@@ -21,10 +21,10 @@ from core.metrics import serve_metrics
 from core.role_lifecycle import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from storage.postgres.commit_watermark import raise_if_commits_lost
 from storage.postgres.database_times import database_now_s
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
+from storage.postgres.watermark_row import raise_if_commits_lost
 from topics.settings import KafkaSettings
 
 # Redelivered records wait for these queries, which only save repeated work.

@@ -66,8 +66,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Create the role from `env` and run it until `stop`. Raises the failure that stopped it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings, kafka, database, objects, body_limits = _read_settings(env)
-    holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
-    clock = SystemClock()
+    holder, clock = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}", SystemClock()
     serve_metrics(settings)
     admin = TopicAdmin(kafka)
     check_topics(admin, topics_of_role(_NAME), broker_wait_s=_START_S_MAX)
@@ -78,9 +77,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         new_rows = closing.enter_context(NotificationListener(database, "millrace_outbox"))
         producers = _producers(kafka, holder)
         closing.callback(close_producers, producers)
-        watermark = CommitWatermarkReader(kafka, client_id=holder)
-        closing.callback(watermark.close)
-        publisher = WatermarkPublisher(engine, watermark, producers[1], clock)
+        watermarks = closing.enter_context(contextlib.closing(_watermark_reader(kafka, holder)))
+        publisher = WatermarkPublisher(engine, watermarks, producers[1], clock)
         publisher.start(_START_S_MAX)
         tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
         capacities, results = PoolCapacities(clock), ResultPartitions()
@@ -155,6 +153,10 @@ def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
         RecordProducer(kafka, client_id=f"{holder}-{n}", waits_for_partitions=True)
         for n in range(2 + PRODUCERS)
     ]
+
+
+def _watermark_reader(kafka: KafkaSettings, holder: str) -> CommitWatermarkReader:
+    return CommitWatermarkReader(kafka, client_id=holder)
 
 
 def _past_controls(

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.commit_watermark import CHECK_INTERVAL_S, CommitsLostError, CommitWatch
 from jobs.supervised_threads import SupervisedThreads
-from storage.postgres.commit_watermark import raise_if_commits_lost
 from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.watermark_row import raise_if_commits_lost
 
 
 def start_commit_checks(threads: SupervisedThreads, engine: sa.Engine, clock: Clock) -> None:

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.commit_watermark import CommitsLostError, CommitWatch, CommitWatermark
-from storage.postgres.commit_watermark import DatabaseWatermark, raise_if_commits_lost
 from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.watermark_row import DatabaseWatermark, raise_if_commits_lost
 from topics.clients.producer import PartitionSender
 from topics.clients.tracked_sends import TrackedSends
 from topics.errors import DeliveryError

@@ -9,8 +9,8 @@ from fastapi import Request
 from api.auth.failed_attempts import FailedAttempts
 from api.auth.key_cache import KeyCache
 from api.online.memory_limits import ResponseMemoryLimit
-from api.runtime.commit_watch import DatabaseCommitWatch
 from api.runtime.database import Database
+from api.runtime.lost_commits import DatabaseCommitWatch
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from core.errors import MillraceError

@@ -26,7 +26,7 @@ from jobs.recovery.restore_fencing import fence_restored_jobs
 from results.audit.job_log import CLOCKS_DIFFER_S_MAX
 from results.tables import billed_calls
 from results.writer.writer import GROUP
-from storage.postgres.commit_watermark import DatabaseWatermark
+from storage.postgres.watermark_row import DatabaseWatermark
 from tenancy.audit_log import Action
 from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 from tenancy.response_cache import NO_JOB

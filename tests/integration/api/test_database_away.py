@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from storage.postgres.commit_watermark import commit_watermark
+from storage.postgres.watermark_row import commit_watermark
 from tests.integration.api.answers import ok, refused, upload
 from tests.integration.api.pipe import Pipe, open_pipe
 from tests.integration.api.sites import OpenSite, Site

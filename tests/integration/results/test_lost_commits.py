@@ -17,7 +17,7 @@ from jobs.watermark_publisher import WatermarkPublisher
 from results.__main__ import run_finaliser, run_writer
 from results.rebuilding.database_restore import recover
 from results.webhooks import __main__ as webhooks
-from storage.postgres.commit_watermark import (
+from storage.postgres.watermark_row import (
     DatabaseWatermark,
     commit_watermark,
     raise_if_commits_lost,

@@ -1,14 +1,16 @@
 """Stops an api process when Postgres has lost commits that the log knows."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import Clock
 from core.commit_watermark import CHECK_INTERVAL_S, CommitsLostError, CommitWatch, CommitWatermark
-from storage.postgres.commit_watermark import DatabaseWatermark
+from storage.postgres.watermark_row import DatabaseWatermark
 from topics.tail_readers.commit_watermarks import LogWatermarks
 
 
@@ -25,7 +27,9 @@ class DatabaseCommitWatch:
     async def check(self) -> None:
         """Check once, unless Postgres is unavailable. Raises CommitsLostError."""
         with suppress(DatabaseUnavailableError):
-            lost = await self._database.run_across_tenants(self._find_loss)
+            lost = await self._database.run_across_tenants(
+                find_lost_commits, self._watch, self.log.numbers
+            )
             if lost is not None:
                 self.has_lost_commits = True
                 raise CommitsLostError(number=lost.number, known=lost.lost_above)
@@ -36,5 +40,9 @@ class DatabaseCommitWatch:
             await self.check()
             await asyncio.sleep(CHECK_INTERVAL_S)
 
-    def _find_loss(self, connection: sa.Connection) -> CommitWatermark | None:
-        return self._watch.find_loss(DatabaseWatermark(connection), self.log.numbers)
+
+def find_lost_commits(
+    connection: sa.Connection, watch: CommitWatch, log: Mapping[UUID, int]
+) -> CommitWatermark | None:
+    """Return the watermark of a database that lost commits; see `CommitWatch.find_loss`."""
+    return watch.find_loss(DatabaseWatermark(connection), log)
