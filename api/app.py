@@ -25,6 +25,7 @@ from api.online.online_runtime import OnlineDeps, OnlineRuntime
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services, end_process
 from api.runtime.database import Database
+from api.runtime.lost_commits import DatabaseCommitWatch
 from api.runtime.object_threads import ObjectThreadPool
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
@@ -82,15 +83,17 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
     secrets.
     """
     online_settings = OnlineSettings() if online_deps is None else online_deps.settings
+    database = Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s)
     services = Services(
         settings=settings,
-        database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
+        database=database,
         objects=objects,
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
         operator_keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
         failed_attempts=FailedAttempts(settings.failed_authentications_per_minute, clock),
         uploads=TenantSlots("uploads", settings.uploads_max, retry_after_s=2),
         response_limit=ResponseMemoryLimit(online_settings.answers_bytes_max),
+        commits=DatabaseCommitWatch(database, clock),
         on_failure=end_process if online_deps is None else online_deps.on_failure,
     )
     app = FastAPI(
@@ -135,11 +138,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     asyncio.get_running_loop().set_default_executor(threads)
     every_s = max(services.settings.key_cache_s / ROUNDS_PER_TTL, _REFRESH_S_MIN)
     database = services.database
-    refreshes = (
+    background = (
         refresh_keys(services.keys, database, every_s, working_keys),
         refresh_keys(services.operator_keys, database, every_s, working_operator_keys),
+        services.commits.run(),
     )
-    tasks = [supervise(asyncio.create_task(one), services.on_failure) for one in refreshes]
+    tasks = [supervise(asyncio.create_task(one), services.on_failure) for one in background]
     online: OnlineRuntime | None = app.state.online
     if online is not None:
         online.start()

@@ -15,6 +15,7 @@ from batcher.inbound.redelivered_items import FinishedItemLookup
 from batcher.role import BatcherDeps, run_batcher
 from batcher.settings import BatcherSettings
 from core.clock import SystemClock
+from core.commit_watermark import CommitWatch
 from core.logs import configure_logs
 from core.metrics import serve_metrics
 from core.role_lifecycle import run_role
@@ -23,6 +24,7 @@ from core.shutdown import stop_on_signals
 from storage.postgres.database_times import database_now_s
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
+from storage.postgres.watermark_row import raise_if_commits_lost
 from topics.settings import KafkaSettings
 
 # Redelivered records wait for these queries, which only save repeated work.
@@ -42,17 +44,19 @@ def run(
 ) -> None:
     """Batch until `stop` is set. Raises MillraceError when the process must be restarted."""
     clock = SystemClock()
-    find_finished, read_database_time = None, None
+    find_finished, read_database_time, check_commits = None, None, None
     if database is not None:
         short = database.model_copy(update=_SHORT_TIMEOUTS)
         engine = create_engine(short, application_name="batcher")
         find_finished = FinishedItemLookup(engine, clock)
         read_database_time = partial(database_now_s, engine)
+        check_commits = partial(raise_if_commits_lost, engine, CommitWatch(clock))
     with tempfile.TemporaryDirectory(prefix="millrace-batcher-") as folder:
         deps = BatcherDeps(
             kafka=kafka,
             find_finished=find_finished,
             read_database_time=read_database_time,
+            check_commits=check_commits,
             clock=clock,
             datadir=Path(folder),
         )

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from batcher.commit_watch import CheckCommits, watch_commits
 from batcher.database_clock import DatabaseClock, ReadDatabaseTime
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.faust_app.request_stream import RequestStream, build_app, group_of
@@ -64,6 +65,7 @@ class BatcherDeps:
     kafka: KafkaSettings
     find_finished: FindFinishedItems | None  # None: redeliveries are not checked
     read_database_time: ReadDatabaseTime | None  # None: the database's time stays unknown
+    check_commits: CheckCommits | None = None  # None: there is no database
     clock: Clock
     datadir: Path  # Faust requires a folder; nothing is kept there
 
@@ -134,6 +136,7 @@ class Batcher:
             on_failure=partial(self._call_from_thread, self.on_failure),
         )
         self._clock = DatabaseClock(clock, deps.read_database_time)
+        self._check_commits = deps.check_commits
         self._app = build_app(kafka, settings, deps.datadir)
         self._stream = RequestStream(self._app, kafka, job_class, self)
         self._ledger = CreditLedger(
@@ -209,6 +212,8 @@ class Batcher:
         self._is_connecting = True
         await run_in_daemon_thread(partial(self._connect, timeout_s), name=_START_THREAD)
         self._tasks.start(self._clock.run())
+        if self._check_commits is not None:
+            self._tasks.start(watch_commits(self._check_commits, self._controls.watermarks.numbers))
         self._tasks.start(self._dispatcher.run(self._periodic.publish_new_demand))
         self._tasks.start(self._record_handler.check_redeliveries(self.wake))
         self._tasks.start(self._periodic.run())

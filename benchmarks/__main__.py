@@ -20,6 +20,7 @@ NAMES = (
     "floor_fraction",
     "http_engine",
     "memory",
+    "control_start",
     "result_sink",
     "faust_tax",
     "engine_saturation",

@@ -30,6 +30,7 @@ from topics.clients.admin import TopicAdmin
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import ATTEMPTS, pool_topics
 from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import raise_if_log_says_lost
 
 _START_S_MAX = 60.0
 _OTHER_FILES = 256  # of Kafka, the object store and the engine
@@ -84,6 +85,7 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
     admin.create([ATTEMPTS, *own_topics])
     topics = [*topics_of_role("gpu-consumer"), *own_topics]
     check_topics(admin, topics, broker_wait_s=_START_S_MAX)
+    raise_if_log_says_lost(kafka, client_id="gpu-consumer", timeout_s=_START_S_MAX)
     engine = open_engine(engine_settings)
     await asyncio.gather(engine.start(), processes.read_predecessors())
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s

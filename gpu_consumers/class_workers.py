@@ -138,12 +138,15 @@ class BulkWorker:
     ) -> ExecutionStatus | None:
         """Publish what a batch has. Items that exceeded the memory run again in quarantine."""
         is_too_large = status is ExecutionStatus.OUT_OF_MEMORY
+        if run.is_store_unavailable:
+            await self.execution.wait_for_store(run)
         requeues = not is_too_large and run.abort_reason is not BatchAbortReason.LOST
         run.is_published = not is_too_large
         await self.execution.publish_outcomes(run, range(len(run.items)), requeues=requeues)
         if is_too_large:
             return await self.quarantine.run_too_large(run)
         await self.quarantine.record_completed(run)
+        # Of answers: to execute their items again at once would waste the engine.
         return ExecutionStatus.UNAVAILABLE if run.is_store_unavailable else status
 
 

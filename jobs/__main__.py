@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import socket
 import sys
 import threading
@@ -10,7 +11,8 @@ from functools import partial
 from typing import Final
 
 from core.body_limit_settings import BodyLimits
-from core.clock import SystemClock
+from core.clock import Clock, SystemClock
+from core.commit_watermark import CHECK_INTERVAL_S
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics import serve_metrics
@@ -27,19 +29,22 @@ from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.outbox_relay import OutboxRelay
 from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
+from jobs.recovery.past_controls import INTERVAL_S, PastControls
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.validator import LeasedValidation, Validator
+from jobs.watermark_publisher import WatermarkPublisher
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
-from topics.clients.producer import RecordProducer, close_producers
+from topics.clients.producer import PartitionSender, RecordProducer, close_producers
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import CommitWatermarkReader
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _SWITCH_INTERVAL_S = 0.0005  # a large validation must not delay each small statement by 5 ms
@@ -47,6 +52,7 @@ _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 20.0
 _NAME: Final = "intake"
 _RELAY_IDLE_S: Final = 1.0
+_DUE_CHECK_S: Final = 60.0
 _CAPACITY_POLL_S: Final = 0.2
 
 
@@ -61,8 +67,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Create the role from `env` and run it until `stop`. Raises the failure that stopped it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings, kafka, database, objects, body_limits = _read_settings(env)
-    holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
-    clock = SystemClock()
+    holder, clock = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}", SystemClock()
     serve_metrics(settings)
     admin = TopicAdmin(kafka)
     check_topics(admin, topics_of_role(_NAME), broker_wait_s=_START_S_MAX)
@@ -73,6 +78,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         new_rows = closing.enter_context(NotificationListener(database, "millrace_outbox"))
         producers = _producers(kafka, holder)
         closing.callback(close_producers, producers)
+        watermarks = closing.enter_context(contextlib.closing(_watermark_reader(kafka, holder)))
+        publisher = WatermarkPublisher(engine, watermarks, producers[1], clock)
+        publisher.start(_START_S_MAX)
         tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
         capacities, loads = PoolCapacities(clock), LoadCache(engine, ResultPartitions())
         leases = create_leases(engine, ROLE, holder, settings)
@@ -95,6 +103,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         )
         relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
+        threads.start_periodic(CHECK_INTERVAL_S, "watermark", publisher.run_once)
+        past_controls = _past_controls(kafka, producers[1], clock, stop)
+        threads.start_periodic(_DUE_CHECK_S, "past-controls", past_controls.run_once)
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
         threads.start_periodic(0.0, "capacity", partial(_read_capacity, tail, capacities))
         periodic = PeriodicDeps(
@@ -144,6 +155,17 @@ def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
         RecordProducer(kafka, client_id=f"{holder}-{n}", waits_for_partitions=True)
         for n in range(2 + PRODUCERS)
     ]
+
+
+def _watermark_reader(kafka: KafkaSettings, holder: str) -> CommitWatermarkReader:
+    return CommitWatermarkReader(kafka, client_id=holder)
+
+
+def _past_controls(
+    kafka: KafkaSettings, sender: PartitionSender, clock: Clock, stop: threading.Event
+) -> PastControls:
+    first_run_s = random.uniform(0, INTERVAL_S)
+    return PastControls(kafka, sender, clock, first_run_s=first_run_s, is_stopping=stop.is_set)
 
 
 def _read_capacity(tail: TopicTailReader, capacities: PoolCapacities) -> None:

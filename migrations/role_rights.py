@@ -17,11 +17,13 @@ _ADD: Final = "SELECT, INSERT"
 _EDIT: Final = "SELECT, INSERT, UPDATE"
 _ALL: Final = "SELECT, INSERT, UPDATE, DELETE"
 
+_WATCH: Final = {"commit_watermark": "SELECT, UPDATE (lost_above)"}
 _AUDIT: Final = {"audit_heads": _EDIT, "audit_log": _ADD}
 
 RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
     "api": {
         **_AUDIT,
+        **_WATCH,
         "api_keys": _ALL,
         "dead_items": _LOCK,
         "deletions": _ADD,
@@ -51,6 +53,7 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
         "webhook_watches": "SELECT, INSERT, DELETE",
     },
     "intake": {
+        "commit_watermark": _LOCK,
         "files": _LOCK,
         "item_attempts": _READ,
         "item_copies": "SELECT, INSERT, DELETE",
@@ -67,9 +70,10 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
         "tenant_quarantines": "SELECT, DELETE",
         "tenants": _READ,
     },
-    "batcher": {"items": _READ},
+    "batcher": {**_WATCH, "items": _READ},
     "results": {
         **_AUDIT,
+        **_WATCH,
         "api_keys": "SELECT (tenant_id), DELETE",
         "dead_items": _ALL,
         "deletions": _ADD,
@@ -98,6 +102,7 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
         "webhook_watches": "SELECT, DELETE",
     },
     "webhooks": {
+        **_WATCH,
         "item_retries": _READ,
         "items": _READ,
         "job_counters": _READ,

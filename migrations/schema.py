@@ -9,7 +9,7 @@ from jobs.tables import jobs as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
 from results.webhooks import tables as webhooks_tables
-from storage.postgres import items
+from storage.postgres import items, watermark_row
 from storage.postgres.metadata import metadata
 from tenancy import deletions, tables
 from tenancy import tables as tenancy_tables
@@ -22,6 +22,7 @@ assert all(  # a use of each import, so that linters keep them
         files,
         idempotency,
         items,
+        watermark_row,
         files,
         jobs_tables,
         outbox,

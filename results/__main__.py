@@ -16,6 +16,7 @@ from core.metrics import serve_metrics
 from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
+from jobs.commit_checks import start_commit_checks
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery.retry_policy import RetryRules
 from jobs.supervised_threads import SupervisedThreads
@@ -68,6 +69,9 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     engine = create_engine(database, application_name=GROUP)
     serve_metrics(settings)
     check_topics(TopicAdmin(kafka), topics_of_role(GROUP), broker_wait_s=_BROKER_WAIT_S)
+    clock = SystemClock()
+    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
+    start_commit_checks(background, engine, clock)
     name = process_name(GROUP)
     producer = RecordProducer(kafka, client_id=name, waits_for_partitions=True)
     partitions = DayPartitions(engine)
@@ -82,7 +86,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         producer=producer,
         settings=settings,
         commit_interval_s=kafka.commit_interval_s,
-        clock=SystemClock(),
+        clock=clock,
     )
     consumer = GroupConsumer(
         kafka,
@@ -97,7 +101,9 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     try:
         report_ready()
         writer.run(consumer, stop)
+        background.join(_JOIN_S)
     finally:
+        stop.set()
         consumer.close()
         producer.close()
         engine.dispose()
@@ -125,6 +131,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         clock=clock,
     )
     background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
+    start_commit_checks(background, engine, clock)
     keys = IdempotencyKeyRemoval(engine, store)
     sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
     try:

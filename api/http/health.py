@@ -9,8 +9,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.http.responses import json_response
 from api.online.online_runtime import OnlineRuntime
+from api.runtime.api_services import services_of
 from api.runtime.database import Database
 from core.clock import Clock
+from core.commit_watermark import CommitsLostError
 
 router = APIRouter(include_in_schema=False)
 
@@ -47,6 +49,8 @@ async def alive() -> Response:
 @router.get("/readyz")
 async def ready(request: Request) -> Response:
     """Answer 200 while requests can be served; name partitions of the log that are unavailable."""
+    if services_of(request).commits.has_lost_commits:
+        return json_response({"status": str(CommitsLostError())}, 503, {"retry-after": "2"})
     online: OnlineRuntime | None = request.app.state.online
     names = [] if online is None else online.unavailable_partitions()
     named = {"unavailable_partitions": names} if names else {}

@@ -40,6 +40,7 @@ from topics.records.codec import decode
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl, Replies
 from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import LogWatermarks
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
@@ -111,7 +112,7 @@ class OnlineRuntime:
 
     def start(self) -> None:
         """Start reading the log and publishing the heartbeat. Call it on the event loop."""
-        kafka = self._deps.kafka
+        kafka, services = self._deps.kafka, self.services
         loop = asyncio.get_running_loop()
         self._producer = RecordProducer(
             kafka,
@@ -132,7 +133,7 @@ class OnlineRuntime:
                 loop.call_soon_threadsafe(self._receive_replies, replies)
 
         def read_control(records: list[ReceivedRecord]) -> None:
-            if closed := decode_closed_jobs(records):
+            if closed := decode_closed_jobs(records, services.commits.log):
                 loop.call_soon_threadsafe(self._end_closed_jobs, closed)
 
         def read_capacity(records: list[ReceivedRecord]) -> None:
@@ -277,10 +278,13 @@ def decode_replies(records: list[ReceivedRecord], caller_id: str) -> list[Replie
     return found
 
 
-def decode_closed_jobs(records: list[ReceivedRecord]) -> list[ClosedJob]:
-    """Return the jobs that the records of `control` close. Raises SchemaTooNewError."""
+def decode_closed_jobs(records: list[ReceivedRecord], watermarks: LogWatermarks) -> list[ClosedJob]:
+    """Return the jobs that the records of `control` close, and apply its watermarks.
+
+    Raises SchemaTooNewError.
+    """
     return [
         (control.job_id, control.closed)
         for _, control in decode_records(JobControl, records)
-        if control is not None and control.closed is not None
+        if control is not None and not watermarks.apply(control) and control.closed is not None
     ]

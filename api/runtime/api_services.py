@@ -10,6 +10,7 @@ from api.auth.failed_attempts import FailedAttempts
 from api.auth.key_cache import KeyCache
 from api.online.memory_limits import ResponseMemoryLimit
 from api.runtime.database import Database
+from api.runtime.lost_commits import DatabaseCommitWatch
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from core.errors import MillraceError
@@ -39,6 +40,7 @@ class Services:
     failed_attempts: FailedAttempts
     uploads: TenantSlots
     response_limit: ResponseMemoryLimit
+    commits: DatabaseCommitWatch
     on_failure: OnFailure = end_process  # of a background task
     redrives: TenantSlots = field(default_factory=lambda: TenantSlots("redrives", _REDRIVES_MAX))
 

@@ -29,7 +29,12 @@ from gpu_consumers.inflight.item_outcomes import (
     outcome_of,
 )
 from gpu_consumers.inflight.pending_sends import PendingSends
-from gpu_consumers.payloads.bodies import BatchBodies, needs_store
+from gpu_consumers.payloads.bodies import (
+    STORE_WAIT_S,
+    BatchBodies,
+    is_body_stored,
+    needs_store,
+)
 from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
@@ -107,20 +112,22 @@ class BatchExecution:
         MemoryError when items have no answer, and failures that must end the process.
         """
         async with contextlib.nullcontext() if has_lock else self._run_alongside():
+            stored = [p for p in positions if is_body_stored(*run.items[p])]
             try:
-                bodies = await self.bodies.load_bodies(
-                    run, positions, partial(self.set_answer, run)
-                )
-                # Each job in a task of its own, so that it can be aborted alone.
-                for job, of_job in group_by_job(run.items, bodies):
-                    if self.liveness.drop_reason(job) is None:
-                        work = self._execute_job(run, {p: bodies[p] for p in of_job})
-                        run.job_tasks.append((job, asyncio.create_task(work)))
-                    else:
-                        self._release_unanswered(run, of_job)
-                await _wait_for_all([task for _, task in run.job_tasks])
+                if stored:  # a slow store must not delay the other items
+                    others = sorted({*positions}.difference(stored))
+                    parts = (self._load_and_execute(run, part) for part in (others, stored))
+                    await _wait_for_all([asyncio.create_task(part) for part in parts])
+                else:
+                    await self._load_and_execute(run, positions)
             finally:
                 run.job_tasks = []
+
+    async def wait_for_store(self, run: BatchRun) -> None:
+        """Wait before items that need the object store are requeued. They hold no credit then."""
+        self._release_unanswered(run, [p for p in range(len(run.items)) if p not in run.answers])
+        await run.until_aborted(asyncio.sleep(STORE_WAIT_S))
+        run.is_store_unavailable = False  # large answers are stored once more
 
     def set_answer(self, run: BatchRun, position: int, answer: EngineAnswer) -> None:
         """Answer an item without the engine."""
@@ -189,6 +196,19 @@ class BatchExecution:
                 yield
         finally:
             self.lock.release_shared()
+
+    async def _load_and_execute(self, run: BatchRun, positions: Sequence[int]) -> None:
+        """Run items, each job in a task of its own, so that it can be aborted alone."""
+        bodies = await self.bodies.load_bodies(run, positions, partial(self.set_answer, run))
+        tasks = []
+        for job, of_job in group_by_job(run.items, bodies):
+            if self.liveness.drop_reason(job) is None:
+                work = self._execute_job(run, {p: bodies[p] for p in of_job})
+                tasks.append(asyncio.create_task(work))
+                run.job_tasks.append((job, tasks[-1]))
+            else:
+                self._release_unanswered(run, of_job)
+        await _wait_for_all(tasks)
 
     async def _execute_job(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
         """Execute the items of one job and release their credit as answers arrive."""

@@ -16,7 +16,7 @@ import msgspec
 from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.body_limits import find_exceeded_limit
 from core.clock import Clock
-from core.errors import Disposition, MillraceError, PoolUnavailableError
+from core.errors import Disposition, MillraceError, PoolBusyError
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer
 from gpu_consumers.engines.error_answers import body_limit_answer, is_transient
@@ -60,6 +60,10 @@ def fingerprint_writer(endpoint: str, model: str, version: str) -> WriteFingerpr
     return write_fingerprint
 
 
+_STORE_WAIT_S: Final = 1.0
+"""Time until a call is requeued whose body the object store does not return."""
+
+
 class CallServer:
     """Serves calls with the engine. Used on the event loop."""
 
@@ -81,8 +85,8 @@ class CallServer:
     async def load_body(self, call: OnlineCall) -> bytes | EngineAnswer:
         """Return the request body, or the answer to a call whose body must not be executed.
 
-        Such a body is unreadable, or exceeds a limit. Raises PoolUnavailableError for an
-        unavailable object store, which is part of the pool.
+        Such a body is unreadable, or exceeds a limit. Raises PoolBusyError, after a wait, for an
+        unavailable object store: other calls go on.
         """
         body = await self._load_body(call)
         if isinstance(body, bytes) and (exceeded := find_exceeded_limit(body, self._limits)):
@@ -101,7 +105,8 @@ class CallServer:
                 return rejection(failure, is_stored=not call.job.key_name)
             if failure.disposition is Disposition.CRASH:
                 raise
-            raise PoolUnavailableError(failure.code) from None
+            await asyncio.sleep(_STORE_WAIT_S)
+            raise PoolBusyError(failure.code) from None
 
     async def serve_call(self, call: OnlineCall, body: bytes) -> EngineAnswer:
         """Return the engine's answer; cancelling aborts it. Raises what `Engine.serve` raises."""

@@ -1,12 +1,13 @@
 """Bodies that are stored or encrypted: loaded for the engine, and prepared for the log.
 
 A body that fits no record is in the object store. A job that retains nothing names a data key,
-under which its bodies are encrypted. The store is part of the pool: while it is unavailable, items
-that need it are requeued and not charged.
+under which its bodies are encrypted. While the store is unavailable or throttles, items that need
+it wait, are requeued and not charged; other items of the same replica and batch go on.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
@@ -44,6 +45,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 512 * 1024
 """A larger answer is stored as an object, and its record names the key of the object."""
+
+STORE_WAIT_S: Final = 5.0
+"""Time without reads of bodies after a failure of the store, and until their items are requeued."""
 
 BODY_UNREADABLE: Final = error_answer(
     500,
@@ -191,8 +195,9 @@ class BatchBodies:
     def __init__(
         self, objects: ObjectStore, clock: Clock, limits: BodyLimits = DEFAULT_BODY_LIMITS
     ) -> None:
-        self._objects, self._limits = objects, limits
+        self._objects, self._limits, self._clock = objects, limits, clock
         self._encrypted = EncryptedBodies(objects, clock)
+        self._read_again_at_s = -math.inf
 
     async def load_bodies(
         self, run: BatchRun, positions: Sequence[int], reject: Callable[[int, EngineAnswer], None]
@@ -215,14 +220,18 @@ class BatchBodies:
         bodies: dict[int, bytes] = {}
         for position in positions:
             job, item = run.items[position]
-            if not (item.length or job.key_name):
+            if not is_body_stored(job, item):
                 bodies[position] = item.body
+            elif self._clock.monotonic_s() < self._read_again_at_s:
+                run.is_store_unavailable = True
             elif not run.is_store_unavailable:
                 try:
                     bodies[position] = await self._encrypted.decrypt_item(job, item)
                 except MillraceError as failure:
                     if _is_rejection(failure, run):
                         reject(position, rejection(failure, is_stored=item.length > 0))
+                    else:
+                        self._read_again_at_s = self._clock.monotonic_s() + STORE_WAIT_S
         return bodies
 
     async def prepare_outcomes(
@@ -268,6 +277,11 @@ def rejection(failure: MillraceError, *, is_stored: bool) -> EngineAnswer:
     if isinstance(failure, ForeignObjectError):
         return FOREIGN_OBJECT
     return INPUT_MISSING if is_stored else BODY_UNREADABLE
+
+
+def is_body_stored(job: JobRef, item: Item) -> bool:
+    """Return whether the body of an item may need the object store: for itself or for its key."""
+    return bool(item.length or job.key_name)
 
 
 def needs_store(job: JobRef, answer: EngineAnswer) -> bool:

@@ -5,8 +5,9 @@
    (`jobs.recovery.restore_fencing`).
 3. Move the writer's group back to before the oldest of them began, and before the last bill in the
    database, since reports of connection-bound calls have no job.
-
 4. Record the operation in the audit log of the installation.
+5. Raise the watermark of commits above every one on the log, so that the roles may start
+   (`core.commit_watermark`).
 
 When the roles start, the writer reads those records again: missing results are restored and billed
 once, others change nothing. Re-emitting sends what the log lacks. Every step may be repeated: after
@@ -25,19 +26,24 @@ from jobs.recovery.restore_fencing import fence_restored_jobs
 from results.audit.job_log import CLOCKS_DIFFER_S_MAX
 from results.tables import billed_calls
 from results.writer.writer import GROUP
+from storage.postgres.watermark_row import DatabaseWatermark
 from tenancy.audit_log import Action
 from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import CommitWatermarkReader, send_watermark
 from topics.tail_readers.offset_ranges import OffsetRangeReader
 
 _CLIENT: Final = "millrace-recover"
 
 _LAG_S_MAX: Final = 3600
 """Assumed bound on the lag of the writer when the backup was taken, so that no bill is missed."""
+
+_WATERMARK_S_MAX: Final = 60.0
 
 _LAST_OF_ITEMS: Final = (
     sa.select(usage_ledger.c.created_at)
@@ -73,7 +79,7 @@ class RecoveryResult:
 def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
     """Prepare a restored database for the start of the roles.
 
-    Raises RolesRunError, KafkaUnavailableError, and one of DATABASE_UNAVAILABLE.
+    Raises RolesRunError, KafkaUnavailableError, DeliveryError, and one of DATABASE_UNAVAILABLE.
     """
     if TopicAdmin(kafka).member_count(GROUP):
         raise RolesRunError
@@ -94,7 +100,21 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> RecoveryResult:
     done = RecoveryResult(job_count, record_count, is_complete)
     with engine.begin() as connection:
         _record(connection, done)
+    _raise_watermark(engine, kafka)
     return done
+
+
+def _raise_watermark(engine: sa.Engine, kafka: KafkaSettings) -> None:
+    """End the stop of the roles: in the database first, as each watermark is."""
+    with closing(CommitWatermarkReader(kafka, client_id=_CLIENT)) as reader:
+        reader.start(_WATERMARK_S_MAX)
+    with engine.begin() as connection:
+        watermark = DatabaseWatermark(connection).raise_above(reader.watermarks.numbers)
+    if watermark is None:
+        return
+    with closing(RecordProducer(kafka, client_id=_CLIENT)) as producer:
+        send_watermark(producer, watermark)
+        producer.flush(_WATERMARK_S_MAX)
 
 
 def _record(connection: sa.Connection, done: RecoveryResult) -> None:

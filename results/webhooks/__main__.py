@@ -19,6 +19,7 @@ from core.open_files import raise_open_file_limit
 from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
+from jobs.commit_checks import start_commit_checks
 from jobs.supervised_threads import SupervisedThreads
 from results.__main__ import check_pool_size, process_name
 from results.webhooks.delivery.attempt_recording import AttemptRecorder
@@ -82,6 +83,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
     clock = SystemClock()
+    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
+    start_commit_checks(background, engine, clock)
     deliverer = Deliverer(
         engine=engine,
         dns=DnsLookups(system_resolver, count_max=lookups_max),
@@ -109,7 +112,6 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         on_assign=lambda _: None,
         on_revoke=on_revoke,
     )
-    background = SupervisedThreads(stop, away_s_max=settings.database_wait_s, clock=clock)
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
     watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)

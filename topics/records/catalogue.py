@@ -121,12 +121,13 @@ RESULTS = Topic(
 CONTROL = Topic(
     name="control",
     records=(JobControl,),
-    key="job",
+    key="job; installation for its watermark",
     partition_count=1,
     ordering="the newest version of a job's control state is the last",
     written_by=("intake",),
-    read_by=("batcher", "gpu-consumer", "api"),
+    read_by=("batcher", "gpu-consumer", "api", "intake"),
     compacted=True,
+    options={"segment.ms": str(3600 * 1000)},  # read in full at a start, so compact early
 )
 
 CAPACITY = Topic(

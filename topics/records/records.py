@@ -189,6 +189,8 @@ class JobControl(Record, frozen=True):
     priority: int = PRIORITY_DEFAULT
     deadline_s: float = 0.0  # `expires_at`, by the database's time
     void_below: int = 0  # records of a lower version count as lost; their items are emitted again
+    watermark: int = 0  # not 0: no job, but the newest commits of the installation with this id
+    commits_lost: bool = False  # the database lost commits up to `watermark`: all roles must stop
 
 
 class OutputMean(Record, frozen=True):

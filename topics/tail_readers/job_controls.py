@@ -4,6 +4,7 @@ Readers use them to avoid useless execution only. The results writer decides wha
 state costs wasted work and nothing else.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 from uuid import UUID
@@ -14,11 +15,16 @@ from topics.records.catalogue import CONTROL, DAY_MS
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl, JobRef
 from topics.settings import KafkaSettings
+from topics.tail_readers.commit_watermarks import LogWatermarks
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 CONTROLS_MAX: Final = 250_000
-"""Jobs in memory at most, in about 60 MB."""
+"""Jobs in memory at most, in about 100 MB."""
+
+START_OFFSETS_MAX: Final = 5_000_000
+"""Offsets before the end that a start reads: 20 for each job in memory, and more than there are
+watermarks in the retention of the topic."""
 
 CONTROL_AGE_MS_MAX: Final = CONTROL.retention_days * DAY_MS
 """Retention of the records that were on the log when a job's control state changed."""
@@ -38,7 +44,8 @@ class JobControlCache:
     def __init__(self, *, count_max: int = CONTROLS_MAX) -> None:
         """Start empty."""
         self._count_max = count_max
-        self._known: dict[bytes, tuple[int, JobControl]] = {}  # in the order of arrival
+        # In the order of arrival; a dict would search all evicted entries for its first one.
+        self._known: OrderedDict[bytes, tuple[int, JobControl]] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of jobs in memory."""
@@ -76,8 +83,8 @@ class JobControlCache:
 class JobControlReader:
     """Reads `control` to its end at start, then keeps the states up to date in a thread.
 
-    Every query raises the failure that ended the thread, such as SchemaTooNewError or
-    KafkaUnavailableError.
+    Every query raises the failure that ended the thread, such as SchemaTooNewError,
+    KafkaUnavailableError, or CommitsLostError once intake has written that to the topic.
     """
 
     def __init__(
@@ -92,17 +99,28 @@ class JobControlReader:
         self._reader = TopicTailReader(settings, CONTROL, client_id=f"{client_id}-control")
         self._clock, self._on_change = clock, on_change
         self._controls = JobControlCache()
+        self.watermarks = LogWatermarks()
         self._thread = TailReaderThread(self._reader, self._handle, name="control-tail")
 
     def start(self, timeout_s: float) -> None:
-        """Read to the end, then start the thread. Raises KafkaUnavailableError."""
+        """Read the newest states to the end, then start the thread.
+
+        Raises KafkaUnavailableError, and CommitsLostError as the thread does.
+        """
+        self._reader.seek_before_end(START_OFFSETS_MAX, timeout_s)
         for records in self._reader.iter_to_end(timeout_s):
             self._apply(records)
+        self.watermarks.raise_if_lost()
         self._thread.start()
 
     def raise_failure(self) -> None:
         """Raise the failure that ended the thread, if one did."""
         self._thread.raise_failure()
+
+    @property
+    def job_count(self) -> int:
+        """The number of jobs in memory."""
+        return len(self._controls)
 
     def is_closed(self, job_id: UUID) -> bool:
         """Whether the job is closed, so that its results do not count any more."""
@@ -125,11 +143,14 @@ class JobControlReader:
     def _handle(self, records: list[ReceivedRecord]) -> None:
         for control in self._apply(records):
             self._on_change(control)
+        self.watermarks.raise_if_lost()
 
     def _apply(self, records: list[ReceivedRecord]) -> list[JobControl]:
         changed = []
         for record, control in decode_records(JobControl, records):
             if control is not None:
+                if self.watermarks.apply(control):
+                    continue
                 self._controls.apply(control, record.appended_ms)
                 changed.append(control)
             elif record.key is not None:

@@ -75,6 +75,17 @@ class TopicTailReader:
             [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._partitions]
         )
 
+    def seek_before_end(self, count: int, timeout_s: float) -> None:
+        """Skip every record but those at the last `count` offsets of each partition."""
+        ends = self.end_offsets(timeout_s)
+        self._next_offsets = {number: max(0, end - count) for number, end in ends.items()}
+        self._assign(
+            [
+                TopicPartition(p.topic, p.partition, self._next_offsets[p.partition])
+                for p in self._partitions
+            ]
+        )
+
     def read_to_end(self, timeout_s: float) -> list[ReceivedRecord]:
         """Return every record up to the present end, within `timeout_s`."""
         return [record for records in self.iter_to_end(timeout_s) for record in records]

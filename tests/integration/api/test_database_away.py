@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from core.errors import MillraceError
+from storage.postgres.watermark_row import commit_watermark
 from tests.integration.api.answers import ok, refused, upload
 from tests.integration.api.pipe import Pipe, open_pipe
 from tests.integration.api.sites import OpenSite, Site
-from tests.support.until import until_found
+from tests.support.until import until, until_found
 
 DATABASE_TIMEOUT_S = 0.5
 ANSWER_S_MAX = 24 * DATABASE_TIMEOUT_S
@@ -78,3 +81,20 @@ def test_a_cached_key_does_not_bypass_postgres(open_site: OpenSite, pipe: Pipe) 
         ok(until_answered(lambda: client.get("/v1/models")))
         pipe.cut()
         refused(client.get("/v1/models"), 503)
+
+
+def test_lost_commits_end_the_process_and_readiness_says_why(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[MillraceError] = []
+    monkeypatch.setattr("api.app.end_process", failures.append)
+    site = open_site()
+    with site.client() as client:
+        ok(until_answered(lambda: client.get("/readyz")))
+        with site.engine.begin() as connection:
+            connection.execute(sa.update(commit_watermark).values(lost_above=1))
+        until(lambda: failures)
+        answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert "millrace recover" in answer.json()["status"]
+    assert [failure.code for failure in failures] == ["commits_lost"]

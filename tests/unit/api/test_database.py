@@ -200,6 +200,7 @@ ACROSS_TENANTS = {
     "online/answer/response_cache.py": {"read_response_cache_ttls", "record_cache_hits"},
     "online/admit/model_cache.py": {"list_models", "find_model"},
     "auth/authentication.py": {"kind"},  # who is calling is not known yet
+    "runtime/lost_commits.py": {"find_lost_commits"},  # of the installation
     "views/progress_poller.py": {"read_progress"},  # one look for all who follow
 }
 _CALL = re.compile(r"\brun_across_tenants\(\s*(\w+)")

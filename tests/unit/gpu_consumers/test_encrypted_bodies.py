@@ -100,7 +100,10 @@ async def test_a_body_encrypted_for_another_place_fails_alone(store: MemoryStore
     assert ends == {0: failed, 1: (Outcome.SUCCEEDED, None), 2: failed}
 
 
-async def test_an_unavailable_store_requeues_encrypted_items(store: MemoryStore) -> None:
+async def test_an_unavailable_store_requeues_encrypted_items(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_consumers.bulk.batch_execution.STORE_WAIT_S", 0.0)
     batch = encrypted_batch(store, BODY, BODY)
     store.is_away = True
     replica = await run(batch, store)
@@ -214,8 +217,9 @@ async def test_a_call_under_the_key_of_a_job_fails_before_the_engine(store: Memo
 
 
 async def test_an_unavailable_store_requeues_an_encrypted_call_unchanged(
-    store: MemoryStore,
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gpu_consumers.online.call_server._STORE_WAIT_S", 0.0)
     replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
     store.is_away = True
     await replica.complete(chunk)
