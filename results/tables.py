@@ -16,7 +16,7 @@ billed_calls: Final = sa.Table(
         sa.Integer,
         nullable=False,
         server_default="-1",
-        comment="days since 1970-01-01 of its arrival; -1: unknown, by a release before 0028",
+        comment="days since 1970-01-01 of its arrival; -1: unknown, by a release before 0027",
     ),
     sa.Column[object]("request_id", sa.Uuid, nullable=False, comment="as `x-request-id`"),
     sa.Column[object]("tenant_id", sa.Uuid, nullable=False),

@@ -31,7 +31,7 @@ record, plus one."""
 _EPOCH: Final = date(1970, 1, 1)
 _NAME: Final = re.compile(r"(?:items|billed_calls)(_before)?_(\d{8})")
 _BEFORE: Final = "_before_"
-"""In the name of the partition of all days before one: what revision 0028 made of the table."""
+"""In the name of the partition of all days before one: what revision 0027 made of the table."""
 
 _TABLES: Final = sa.text("""
 SELECT parent.relname AS parent, c.relname, i.inhrelid IS NOT NULL AS is_attached,

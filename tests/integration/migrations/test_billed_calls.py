@@ -1,4 +1,4 @@
-"""Goal: calls are billed once while revision 0028 moves their table, by writers old and new."""
+"""Goal: calls are billed once while revision 0027 moves their table, by writers old and new."""
 
 import threading
 import uuid
@@ -20,7 +20,7 @@ from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import DATABASE_UNAVAILABLE, raw_cursor
 from tests.support.until import until
 
-BEFORE: Final = "0025"
+BEFORE: Final = "0026"
 
 OLD_BILL: Final = """
 WITH new AS (
@@ -139,7 +139,7 @@ def test_a_writer_of_the_release_before_is_refused_once_days_have_partitions(
         f"CREATE TRIGGER refuse_undated_bills BEFORE INSERT ON {old_part} FOR EACH ROW WHEN "
         "(NEW.request_day = -1) EXECUTE FUNCTION refuse_undated_bills(0)",
     )
-    with pytest.raises(DATABASE_UNAVAILABLE, match="of a release before 0028 runs"):
+    with pytest.raises(DATABASE_UNAVAILABLE, match="of a release before 0027 runs"):
         bill_as_before(engine, [call])
     bill_now(engine, [call], today(engine) + 7)
     assert billed(engine) == {call: 1}

@@ -130,7 +130,7 @@ def test_days_that_the_log_has_forgotten_are_dropped_whole(engine: sa.Engine) ->
 
 
 def without_the_days_before() -> list[sa.TextClause]:
-    """Drop the partition that revision 0028 makes of the table before it."""
+    """Drop the partition that revision 0027 makes of the table before it."""
     return [
         sa.text(
             "DO $$ BEGIN EXECUTE (SELECT 'DROP TABLE ' || relid FROM "

@@ -13,8 +13,8 @@ from alembic import op
 
 from migrations.indexes import build, is_new
 
-revision = "0028"
-down_revision = "0025"
+revision = "0027"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 
@@ -43,7 +43,7 @@ REFUSE: Final = """
 CREATE FUNCTION refuse_undated_bills() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF extract(epoch FROM now()) >= TG_ARGV[0]::bigint THEN
-        RAISE EXCEPTION 'a results writer of a release before 0028 runs: stop it'
+        RAISE EXCEPTION 'a results writer of a release before 0027 runs: stop it'
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     RETURN NEW;
@@ -125,7 +125,7 @@ def _request_day() -> sa.Column[int]:
         sa.Integer(),
         nullable=False,
         server_default="-1",
-        comment="days since 1970-01-01 of its arrival; -1: unknown, by a release before 0028",
+        comment="days since 1970-01-01 of its arrival; -1: unknown, by a release before 0027",
     )
 
 

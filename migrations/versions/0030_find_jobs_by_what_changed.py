@@ -10,8 +10,8 @@ from alembic import op
 
 from migrations.indexes import build, drop, is_new
 
-revision = "0031"
-down_revision = "0026"
+revision = "0030"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 

@@ -2,8 +2,8 @@
 
 from migrations.indexes import build, drop
 
-revision = "0029"
-down_revision = "0028"
+revision = "0028"
+down_revision = "0027"
 branch_labels = None
 depends_on = None
 
