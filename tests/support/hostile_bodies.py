@@ -212,17 +212,13 @@ def _many_sequences() -> dict[str, dict[str, Any]]:
     return {
         "128 answers": base,
         "128 answers with bad words": base | {"bad_words": [f"word {n}" for n in range(256)]},
-        "128 answers with stop strings": base
-        | {"stop": ["s" * 16_000 + str(n) for n in range(64)]},
         "128 answers with biases": base | {"logit_bias": {str(n): 1.0 for n in range(1_000)}},
         "128 answers of a schema": base | _schema(wide(500)),
-        "128 answers of a pattern": base | _structured(regex="(a?b?c?[a-z]?){1,100}"),
         "128 answers with log probabilities": base | {"logprobs": True, "top_logprobs": 20},
         "128 answers with repetitions": base
         | {
             "repetition_detection": {"max_pattern_size": 900, "min_count": 2, "min_pattern_size": 1}
         },
-        "128 beams": base | {"use_beam_search": True},
         "2,048 messages": {"messages": [_USER] * 2_048, "max_tokens": 1},
         "128 tools": {"tools": [_tool(wide(200), f"f{n}") for n in range(20)]},
         "log probabilities of a prompt": {"messages": [long_text], "prompt_logprobs": 20},
