@@ -36,7 +36,9 @@ _SNAPSHOT: Final = sa.select(
 ).subquery("taken")
 
 # Rows that were dumped from another cluster may have numbers that are still to come in this one.
-_NEXT_XID: Final = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+_NEXT_XID: Final[sa.ColumnElement[int]] = sa.literal_column(
+    "pg_snapshot_xmax(pg_current_snapshot())::text::bigint", sa.BigInteger
+)
 
 
 def _with_snapshot(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
