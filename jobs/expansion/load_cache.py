@@ -37,7 +37,7 @@ _SNAPSHOT: Final = sa.select(
 
 # Rows that were dumped from another cluster may have numbers that are still to come in this one.
 _NEXT_XID: Final[sa.ColumnElement[int]] = sa.literal_column(
-    "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    "pg_snapshot_xmax(pg_current_snapshot())::text::bigint", sa.BigInteger
 )
 
 
