@@ -103,9 +103,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         )
         relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
-        threads.start_periodic(CHECK_INTERVAL_S, "watermark", publisher.run_once)
-        past_controls = _past_controls(kafka, producers[1], clock, stop)
-        threads.start_periodic(_DUE_CHECK_S, "past-controls", past_controls.run_once)
+        _start_log_tasks(threads, publisher, _past_controls(kafka, producers[1], clock, stop))
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
         threads.start_periodic(0.0, "capacity", partial(_read_capacity, tail, capacities))
         periodic = PeriodicDeps(
@@ -159,6 +157,14 @@ def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
 
 def _watermark_reader(kafka: KafkaSettings, holder: str) -> CommitWatermarkReader:
     return CommitWatermarkReader(kafka, client_id=holder)
+
+
+def _start_log_tasks(
+    threads: SupervisedThreads, publisher: WatermarkPublisher, past_controls: PastControls
+) -> None:
+    """Start the periodic tasks that maintain the topic `control`."""
+    threads.start_periodic(CHECK_INTERVAL_S, "watermark", publisher.run_once)
+    threads.start_periodic(_DUE_CHECK_S, "past-controls", past_controls.run_once)
 
 
 def _past_controls(
