@@ -11,11 +11,10 @@ STAMP := $(VENV)/setup-done
 PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
-# All tests of a file run in one worker (tests/conftest.py groups them). An end-to-end test starts up to
-# thirty processes, so more than two workers starve each other; integration tests wait for half of their
-# time. The timeout includes the services that the first test of a session starts; it only ends a test
-# that hangs. Tests check their own time limits.
-SERVICES := $(PYTEST) -q --durations=15 --timeout 300 --dist loadgroup --no-loadscope-reorder
+# All tests of a file run in one worker. An end-to-end test starts up to thirty processes, so more than
+# two workers starve each other; integration tests wait for half of their time. The timeout includes the services that the first test of a session
+# starts; it only ends a test that hangs. Tests check their own time limits.
+SERVICES := $(PYTEST) -q --durations=15 --timeout 300 --dist loadfile --no-loadscope-reorder
 # The installer of everything else, by version and hash.
 UV := uv==0.13.9
 INSTALL_UV := $(BIN)/python -m pip install --quiet --no-deps --require-hashes \

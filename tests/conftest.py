@@ -35,35 +35,18 @@ settings.load_profile("millrace")
 for client in ("httpx", "httpx2"):
     logging.getLogger(client).setLevel(logging.WARNING)
 
-LONGEST = ("test_vllm_engine", "test_bulk_job", "test_vllm", "test_demo")
+LONGEST = ("test_vllm_engine", "test_demo", "test_vllm", "test_bulk_job")
 """Files that take minutes. They run first, so that no worker starts one when the others are done.
 
-`test_bulk_job` stands for all files that share the stack of the session.
+The last of them is the first to start the session's stack, which uses a quarter of a core from then
+on, even when idle.
 """
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first, else in the order of the command line; group them for xdist.
-
-    A file runs in one worker. All files that use the stack of the session run in the same one: even
-    an idle stack needs a fifth of a core.
-    """
+    """Run the longest files first; otherwise keep the order of the command line."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONGEST)))
-    sharing = {item.path for item in items if uses_session_stack(item)}
-    for item in items:
-        group = "session stack" if item.path in sharing else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-def uses_session_stack(item: pytest.Item) -> bool:
-    """Return whether a test uses the fixture `stack` and its module does not define it."""
-    return (
-        isinstance(item, pytest.Function)
-        and "stack" in item.fixturenames
-        and not hasattr(item.module, "stack")
-    )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
