@@ -53,6 +53,15 @@ class RequestedTokens(msgspec.Struct, frozen=True, gc=False):
         output_expected = min(round(expected * self.sequences), output_bound)
         return TokenEstimate(self.prompt, output_bound, output_expected)
 
+    def reservation(self, estimate: TokenEstimate) -> int:
+        """Return the tokens that a limit reserves until the usage is known.
+
+        A limit that the client named counts whole, as in the OpenAI API; without one, what is
+        expected.
+        """
+        output = estimate.output_expected if self.limit is None else estimate.output_bound
+        return min(self.prompt + output, CONTEXT_TOKENS_MAX)
+
 
 class _Chat(msgspec.Struct, gc=False):
     max_completion_tokens: int | None = None

@@ -21,7 +21,7 @@ RunItem = Callable[[str, bytes], Awaitable[EngineAnswer]]
 
 @dataclass(slots=True, eq=False)
 class _Execution:
-    """One call of `execute`: its items and their progress."""
+    """One execution of `execute`: its items and their progress."""
 
     endpoint: str
     bodies: Sequence[bytes]

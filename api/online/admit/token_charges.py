@@ -1,6 +1,6 @@
 """Charges the tokens of calls to their tenants' limits: an estimate first, then the usage.
 
-    reserve prompt + expected output ─► the end of the call, or the report of its replica ─► usage
+    reserve prompt + named or expected output ─► end of the call or report of its replica ─► usage
 
 A call whose client left has no end here. Its replica reports what it executed, a moment later.
 """
@@ -71,13 +71,13 @@ class TokenCharges:
     def reserve(
         self, source: tuple[UUID, str, str], requested: RequestedTokens, *, now_s: float
     ) -> Charge:
-        """Charge the prompt and the expected output of a call. Raises ApiError (429).
+        """Charge the prompt and the output that a call named or lets expect. Raises ApiError (429).
 
         `source` is its tenant, model and endpoint.
         """
         buckets = self._limits.of_tenant(source[0], now_s=now_s)
         estimate = requested.estimate(self._outputs.expected(*source))
-        charged = buckets.admit(estimate.total, now_s=now_s)
+        charged = buckets.admit(requested.reservation(estimate), now_s=now_s)
         return Charge(buckets, charged, estimate, requested, source)
 
     def settle(self, charge: Charge, end: ReplyEnd, *, now_s: float) -> None:

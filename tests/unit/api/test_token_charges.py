@@ -99,6 +99,14 @@ def test_calls_without_a_limit_of_their_own_do_not_use_up_the_tenants_limit() ->
     assert limited.charged == 20 * (PROMPT + 100)
 
 
+def test_a_limit_that_the_client_named_is_reserved_whole() -> None:
+    limited = Limited()
+    limited.reserve(RequestedTokens(PROMPT, 1, LIMIT - PROMPT))
+    assert limited.charged == LIMIT
+    with pytest.raises(ApiError):
+        limited.reserve(RequestedTokens(PROMPT, 1, LIMIT // 10))
+
+
 def test_a_reservation_follows_the_results_of_the_tenant() -> None:
     limited, body = Limited(), RequestedTokens(PROMPT, 1, None)
     for _ in range(40):
