@@ -108,7 +108,7 @@ def test_a_committed_call_that_cannot_be_sent_is_accepted(
 ) -> None:
     """Repair sends it. Another try would be another call, unless it has a key."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, partition: int) -> None:
         raise DeliveryError("the local queue stayed full")
 
     monkeypatch.setattr(api.online.send.call_sender, "send_chunk", refuse)

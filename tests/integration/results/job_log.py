@@ -57,6 +57,7 @@ from topics.settings import KafkaSettings
 TOTAL = 60  # items of the job with every outcome
 AGAIN = {"retryable": True, "status_code": 500, "input_tokens": 2}
 DEADLINE_S = 30
+UNCOUNTED = {"updated_at": 0, "changed_xid": 0}  # columns of counters that count nothing
 
 
 class Running:
