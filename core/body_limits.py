@@ -122,12 +122,17 @@ def find_exceeded_limit(text: bytes, limits: BodyLimits) -> ExceededLimit | None
 
 def has_few_values(text: bytes) -> bool:
     """Return whether a body is so small and plain that it cannot exceed a limit."""
-    return len(text) <= _PLAIN_BYTES and _sign_count(text) <= _PLAIN_SIGNS
+    if len(text) > _PLAIN_BYTES:
+        return False
+    most = _PLAIN_SIGNS + 1
+    rest = text.replace(b",", b"", most).replace(b"[", b"", most).replace(b"{", b"", most)
+    return len(text) - len(rest) <= _PLAIN_SIGNS
 
 
 def find_exceeded_count(text: bytes, limits: BodyLimits) -> ExceededLimit | None:
     """Check the number of values in a body, or a line with one, without memory for them."""
-    if _sign_count(text) <= min(CONTAINERS_MAX, limits.values_max):
+    count_max = min(CONTAINERS_MAX, limits.values_max)
+    if len(text) <= count_max or _sign_count(text) <= count_max:
         return None  # whatever of it is inside texts
     containers = separators = 0
     for part in _outside_texts(text):

@@ -53,6 +53,14 @@ class RequestedTokens(msgspec.Struct, frozen=True, gc=False):
         output_expected = min(round(expected * self.sequences), output_bound)
         return TokenEstimate(self.prompt, output_bound, output_expected)
 
+    def expected_total(self, expected: float) -> int:
+        """Return the prompt and the expected output, as `estimate(expected).total` does."""
+        output = round(expected * self.sequences)
+        if self.limit is not None and output > self.limit * self.sequences:
+            output = self.limit * self.sequences
+        total = self.prompt + output
+        return total if total < CONTEXT_TOKENS_MAX else CONTEXT_TOKENS_MAX
+
     def reservation(self, estimate: TokenEstimate) -> int:
         """Return the tokens that a limit reserves until the usage is known.
 
@@ -110,7 +118,8 @@ _GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 def _of_chat(chat: _Chat, text_tokens: int) -> RequestedTokens:
     limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
-    return RequestedTokens(text_tokens, max(1, chat.n or 1), _checked(limit))
+    choices = 1 if chat.n is None else max(1, chat.n)
+    return RequestedTokens(text_tokens, choices, None if limit is None else _checked(limit))
 
 
 def _of_completion(completion: _Completion, text_tokens: int) -> RequestedTokens:
@@ -121,8 +130,8 @@ def _of_completion(completion: _Completion, text_tokens: int) -> RequestedTokens
     return RequestedTokens(prompt, prompts * choices, _checked(limit))
 
 
-def _checked(limit: int | None) -> int | None:
-    return None if limit is None else min(max(0, limit), CONTEXT_TOKENS_MAX)
+def _checked(limit: int) -> int:
+    return min(max(0, limit), CONTEXT_TOKENS_MAX)
 
 
 def _prompts_and_tokens(prompt: msgspec.Raw) -> tuple[int, int | None]:

@@ -119,7 +119,7 @@ def parse_item(
     if type(request.custom_id) is not str:
         raise InputChangedError(index=index)
     body = bytes(request.body)
-    tokens = requested_tokens(endpoint, body).estimate(expected_output).total
+    tokens = requested_tokens(endpoint, body).expected_total(expected_output)
     if len(body) <= CHUNK_BYTES_MAX:
         return Item(index, request.custom_id, body, tokens, 1, offset)
     return Item(index, request.custom_id, b"", tokens, 1, offset, len(line or b""))

@@ -110,3 +110,13 @@ def test_token_ids_are_counted_without_decoding() -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < len(body) * 1.5
+
+
+@pytest.mark.parametrize("sequences", [0, 1, 3])
+@pytest.mark.parametrize("limit", [None, 0, 5, 20])
+@pytest.mark.parametrize("expected", [0.0, 6.6, 256.0])
+def test_the_expected_total_is_that_of_the_estimate(
+    sequences: int, limit: int | None, expected: float
+) -> None:
+    requested = RequestedTokens(7, sequences, limit)
+    assert requested.expected_total(expected) == requested.estimate(expected).total
