@@ -11,10 +11,10 @@ STAMP := $(VENV)/setup-done
 PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
-# All tests of a file run in one worker. An end-to-end test starts up to thirty processes, so more than
-# two workers starve each other; integration tests wait for half of their time. The timeout includes the
-# services that the first test of a session starts; it only ends a test that hangs. Tests check their own
-# time limits.
+# All tests of a file run in one worker, and all that share a stack (tests/support/distribution.py). An
+# end-to-end test starts up to thirty processes, so more than two workers starve each other; integration
+# tests wait for half of their time. The timeout includes the services that the first test of a session
+# starts; it only ends a test that hangs. Tests check their own time limits.
 SERVICES := $(PYTEST) -q --durations=15 --timeout 300 --dist loadfile --no-loadscope-reorder
 # The installer of everything else, by version and hash.
 UV := uv==0.13.9

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks.stacks.services import running_kafka, running_postgres
 from migrations.runner import upgrade
+from tests.support.distribution import FixtureScheduling, rank_of
 
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -35,18 +36,16 @@ settings.load_profile("millrace")
 for client in ("httpx", "httpx2"):
     logging.getLogger(client).setLevel(logging.WARNING)
 
-LONGEST = ("test_vllm_engine", "test_demo", "test_vllm", "test_bulk_job")
-"""Files that take minutes. They run first, so that no worker starts one when the others are done.
 
-The last of them is the first to start the session's stack, which uses a quarter of a core from then
-on, even when idle.
-"""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FixtureScheduling | None:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    return FixtureScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first; otherwise keep the order of the command line."""
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.stem, len(LONGEST)))
+    items.sort(key=lambda item: rank_of(item.path.stem))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -13,7 +13,8 @@ Call = tuple[str, bytes]
 """An endpoint and a body."""
 
 _PAUSE_S = 0.005
-_BODY_TIMEOUT_S = 20.0
+BODY_TIMEOUT_S = 20.0
+"""Seconds after which a body that generates for long is cancelled."""
 
 
 @dataclass
@@ -40,11 +41,8 @@ class HostileRuns:
         }
 
 
-async def run_beside(engine: RemoteEngine, body: Call, other: Call) -> HostileRun:
-    """Send one hostile body while another tenant calls all the time.
-
-    A body that generates for longer than 20 s is cancelled.
-    """
+async def run_beside(engine: RemoteEngine, body: Call, other: Call, timeout_s: float) -> HostileRun:
+    """Send one hostile body while another tenant calls all the time, and cancel it after a time."""
     worst_s, has_ended = 0.0, asyncio.Event()
 
     async def call_repeatedly() -> None:
@@ -58,9 +56,9 @@ async def run_beside(engine: RemoteEngine, body: Call, other: Call) -> HostileRu
 
     calls = asyncio.create_task(call_repeatedly())
     try:
-        answer = await asyncio.wait_for(engine.serve(*body, None), _BODY_TIMEOUT_S)
+        answer = await asyncio.wait_for(engine.serve(*body, None), timeout_s)
     except TimeoutError:
-        answer = item_timeout_answer(_BODY_TIMEOUT_S)
+        answer = item_timeout_answer(timeout_s)
     finally:
         has_ended.set()
         await calls
@@ -68,7 +66,10 @@ async def run_beside(engine: RemoteEngine, body: Call, other: Call) -> HostileRu
 
 
 async def run_all_beside(
-    engine: RemoteEngine, bodies: Mapping[str, Call], other: Call
+    engine: RemoteEngine,
+    bodies: Mapping[str, Call],
+    other: Call,
+    timeout_s: float = BODY_TIMEOUT_S,
 ) -> HostileRuns:
     """Send hostile bodies one after the other; memory is compared after a first ordinary call."""
     runs = HostileRuns()
@@ -76,6 +77,6 @@ async def run_all_beside(
         assert (await engine.serve(*other, None)).status_code == 200
     before = engine.memory_bytes()
     for name, body in bodies.items():
-        runs.by_name[name] = await run_beside(engine, body, other)
+        runs.by_name[name] = await run_beside(engine, body, other, timeout_s)
     runs.grown_bytes = engine.memory_bytes() - before
     return runs

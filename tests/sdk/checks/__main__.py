@@ -13,7 +13,7 @@ import openai
 from tests.sdk.checks.catalogue import SIMULATED, VLLM, Check, checks
 from tests.sdk.checks.site import Site
 
-CHECK_S_MAX = 40
+CHECK_S_MAX = 120
 
 
 def run(check: Check, site: Site) -> str | None:

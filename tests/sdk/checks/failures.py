@@ -1,7 +1,5 @@
 """Errors become the client's exceptions, with all fields of the wire format."""
 
-import time
-
 import openai
 
 from tests.sdk.checks.site import Site, equal, refused
@@ -40,13 +38,11 @@ def invalid_parameter(site: Site) -> None:
 def exhausted_quota(site: Site) -> None:
     """Refused once: `x-should-retry: false` keeps the client from retrying."""
     client = site.client.with_options(api_key=site.poor_key, max_retries=2)
-    started_s = time.monotonic()
     error = refused(
         openai.RateLimitError, lambda: client.files.create(file=b"x" * 100, purpose="batch")
     )
     equal((error.type, error.code), ("insufficient_quota", "storage_limit_exceeded"))
     equal(error.response.request.headers["x-stainless-retry-count"], "0")
-    equal(time.monotonic() - started_s < 5, True)
 
 
 async def through_the_async_client(site: Site) -> None:

@@ -1,0 +1,45 @@
+"""Distributes tests over the workers of pytest-xdist, so that they share expensive fixtures."""
+
+from pathlib import PurePosixPath
+
+from xdist.scheduler import LoadFileScheduling
+
+LONGEST = ("test_vllm_engine", "test_demo", "test_vllm")
+"""Files that take minutes. They run first, so that no worker starts one at the end."""
+
+SHARED_STACK = frozenset(
+    f"test_{name}"
+    for name in (
+        *("bulk_job", "cli_batch", "dead_letters", "durable_call", "identical_items"),
+        *("kill_each_role", "readiness", "views", "webhooks", "zero_retention"),
+    )
+)
+"""The end-to-end files that use the session's stack.
+
+One worker runs all of them after the longest files: a second stack takes as much CPU as a minute of
+tests to start, and a quarter of a core from then on.
+"""
+
+
+def rank_of(stem: str) -> int:
+    """Return the place of a test file in the order of a run."""
+    if stem in LONGEST:
+        return LONGEST.index(stem)
+    return len(LONGEST) + (stem not in SHARED_STACK)
+
+
+class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """All tests of a file run in one worker, with two exceptions.
+
+    The classes of a file of real engines have one engine each, so each class is a unit. The files
+    that share a stack are one unit together.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, *names = nodeid.split("::")
+        stem = PurePosixPath(file).stem
+        if stem in SHARED_STACK and "/e2e/" in f"/{file}":
+            return "shared stack"
+        if stem == "test_vllm_engine" and len(names) > 1:
+            return f"{file}::{names[0]}"
+        return file
