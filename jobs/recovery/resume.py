@@ -108,8 +108,9 @@ def jobs_within_window(
     for job_id in {*due, *waiting}:
         if found := loads.find(job_id):
             outstanding[found.tenant_pool] -= found.outstanding
-    for key in outstanding:
-        outstanding[key] += loads.sums.outstanding(key)
+    by_tenant_pool = loads.sums.by_tenant_pool
+    for key in outstanding.keys() & by_tenant_pool.keys():
+        outstanding[key] += by_tenant_pool[key].outstanding
     selected = []
     for job_id in due:
         found = loads.find(job_id)

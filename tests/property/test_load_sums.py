@@ -21,7 +21,6 @@ def load(draw: st.DrawFn) -> JobLoad:
         total=total,
         emitted=emitted,
         terminal=draw(st.integers(0, emitted)),
-        is_leased=False,
         priority=draw(st.sampled_from([0, 5, 9])),
         left_s=draw(st.sampled_from([0.0, 60.0, 86_400.0])),
         item_bytes=draw(st.sampled_from([0, 100, 300_000])),
