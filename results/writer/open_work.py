@@ -27,7 +27,6 @@ class WorkStep(Protocol):
 
         Raises one of DATABASE_UNAVAILABLE.
         """
-        ...
 
 
 @dataclass(slots=True, eq=False)
