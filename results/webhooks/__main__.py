@@ -105,7 +105,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         topics=[EVENTS.name],
         client_id=name,
         on_assign=lambda _: None,
-        on_revoke=lambda partitions: reader.on_revoke(partitions),
+        on_revoke=lambda partitions: reader.on_revoke(partitions),  # noqa: PLW0108  built below
     )
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
     watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
