@@ -41,8 +41,6 @@ _BACKOFF: Final = RetryRules(backoff_s=1.0, backoff_s_max=60.0)
 
 @dataclass(frozen=True, slots=True)
 class _FailedJob:
-    """A job that could not be emitted."""
-
     count: int  # consecutive failures
     retry_at_s: float  # monotonic
 

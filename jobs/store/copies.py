@@ -161,7 +161,6 @@ class DuplicateFinder:
     """Collects the bodies of a job's items in order."""
 
     def __init__(self) -> None:
-        """Start without any item."""
         self._digests = bytearray()
 
     @property

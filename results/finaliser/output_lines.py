@@ -60,7 +60,6 @@ class LineTemplate:
     """
 
     def __init__(self, job_id: UUID) -> None:
-        """Insert the job's id into the templates."""
         names = f"{JOB}_req_{job_id.hex}".encode(), f"{REQUEST}_{job_id.hex}".encode()
         self._opening = (
             b'{"id":"%b%%08x","custom_id":%%b,"response":'
