@@ -103,7 +103,6 @@ def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any
             *columns,
             jobs.c.id,
             jobs.c.tenant_id,
-            jobs.c.model,
             jobs.c.pool,
             jobs.c.total_count,
             job_cursors.c.item_index,

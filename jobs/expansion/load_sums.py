@@ -22,7 +22,6 @@ class JobLoad(NamedTuple):
 
     job_id: UUID
     tenant_id: UUID
-    model: str
     pool: str
     total: int
     emitted: int  # items below the cursor

@@ -16,7 +16,6 @@ def load(draw: st.DrawFn) -> JobLoad:
     return JobLoad(
         job_id=UUID(int=number),
         tenant_id=UUID(int=number % 2),
-        model="m",
         pool=f"pool-{number % 3}",
         total=total,
         emitted=emitted,

@@ -41,7 +41,7 @@ def is_leased(load: JobLoad) -> bool:
 
 def job(number: int, tenant: int, *, outstanding: int = 0, is_leased: bool = False) -> JobLoad:
     job_id = UUID(int=number | (LEASED if is_leased else 0))
-    return JobLoad(job_id, UUID(int=tenant), "small", "pool", 5000, outstanding, 0)
+    return JobLoad(job_id, UUID(int=tenant), "pool", 5000, outstanding, 0)
 
 
 def windows(loads: list[JobLoad]) -> dict[TenantPool, int]:
@@ -119,7 +119,7 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
 
 
 def test_only_a_job_that_can_emit_takes_a_slot() -> None:
-    done = JobLoad(UUID(int=LEASED | 3), UUID(int=1), "small", "pool", 100, 100, 0)
+    done = JobLoad(UUID(int=LEASED | 3), UUID(int=1), "pool", 100, 100, 0)
     aside, free = job(1, 1, is_leased=True), job(2, 1)
     loads = [aside, free, done]
     leased = {done.job_id}

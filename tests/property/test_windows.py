@@ -61,7 +61,6 @@ def load(
     return JobLoad(
         job_id=UUID(int=draw(st.integers(0, UNLEASED - 1 if held else 2**128 - 1))),
         tenant_id=UUID(int=draw(st.integers(1, tenants))),
-        model=model,
         pool=f"pool-{model}",
         total=total,
         emitted=emitted,
@@ -209,7 +208,7 @@ def test_a_tenant_without_outstanding_items_gets_items_at_once(
 
 def tenant_job(number: int, total: int, *, emitted: int = 0, terminal: int = 0) -> JobLoad:
     ids = UUID(int=number), UUID(int=number)
-    return JobLoad(*ids, "m", "p", total, emitted, terminal)
+    return JobLoad(*ids, "p", total, emitted, terminal)
 
 
 def test_a_newcomer_gets_half_of_a_share_beyond_a_full_budget_and_the_earlier_tenant_nothing() -> (
@@ -299,7 +298,7 @@ def test_many_pools_without_capacity_leave_almost_all_to_the_others() -> None:
 def test_items_beyond_the_window_belong_to_the_lowest_rank() -> None:
     def job(number: int, total: int, *, priority: int, emitted: int = 0) -> JobLoad:
         ids = UUID(int=number), UUID(int=1)
-        return JobLoad(*ids, "m", "p", total, emitted, 0, priority=priority)
+        return JobLoad(*ids, "p", total, emitted, 0, priority=priority)
 
     urgent, rest = sorted((0, 9), key=lambda priority: job(0, 1, priority=priority).rank)
     fills = job(1, 100, priority=rest, emitted=100)
