@@ -34,6 +34,7 @@ from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.validator import LeasedValidation, Validator
 from jobs.watermark_publisher import WatermarkPublisher
+from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.notifications import NotificationListener
@@ -65,14 +66,7 @@ def main() -> int:
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Create the role from `env` and run it until `stop`. Raises the failure that stopped it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    settings, kafka, database, objects, body_limits = read_all(
-        env,
-        IntakeSettings.from_env,
-        KafkaSettings.from_env,
-        DatabaseSettings.from_env,
-        object_store_from_env,
-        BodyLimits.from_env,
-    )
+    settings, kafka, database, objects, body_limits = _read_settings(env)
     holder, clock = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}", SystemClock()
     serve_metrics(settings)
     admin = TopicAdmin(kafka)
@@ -112,9 +106,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
         _start_log_tasks(threads, publisher, _past_controls(kafka, producers[1], clock, stop))
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.start_periodic(
-            0.0, "capacity", lambda: capacities.update(tail.poll(_CAPACITY_POLL_S))
-        )
+        threads.start_periodic(0.0, "capacity", partial(_read_capacity, tail, capacities))
         periodic = PeriodicDeps(
             settings=settings,
             engine=engine,
@@ -143,6 +135,19 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
                 append_leases.release_all()
 
 
+def _read_settings(
+    env: Mapping[str, str],
+) -> tuple[IntakeSettings, KafkaSettings, DatabaseSettings, ObjectStore, BodyLimits]:
+    return read_all(
+        env,
+        IntakeSettings.from_env,
+        KafkaSettings.from_env,
+        DatabaseSettings.from_env,
+        object_store_from_env,
+        BodyLimits.from_env,
+    )
+
+
 def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
     """Return the producers of the expander, of the relay and of the periodic tasks."""
     return [
@@ -164,6 +169,10 @@ def _past_controls(
 ) -> PastControls:
     first_run_s = random.uniform(0, INTERVAL_S)
     return PastControls(kafka, sender, clock, first_run_s=first_run_s, is_stopping=stop.is_set)
+
+
+def _read_capacity(tail: TopicTailReader, capacities: PoolCapacities) -> None:
+    capacities.update(tail.poll(_CAPACITY_POLL_S))
 
 
 def _capacity_tail(kafka: KafkaSettings, holder: str) -> TopicTailReader:
