@@ -36,7 +36,7 @@ from core.role_lifecycle import report_ready
 from core.supervised_tasks import SupervisedTasks
 from topics.clients.admin import TopicAdmin
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import OnDelivery, RecordProducer
+from topics.clients.producer import RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
@@ -143,7 +143,7 @@ class Batcher:
             client_id,
             job_class,
             silence_s_max=settings.silence_s_max,
-            is_reachable=self._is_reachable,
+            is_reachable=lambda capacity: self._sender.is_reachable(capacity),  # noqa: PLW0108  built below
         )
         self._build_flow(identity, deps, admin)
 
@@ -259,7 +259,7 @@ class Batcher:
         self._record_handler.handle_record(
             record,
             event,
-            report_unreadable=self._report_unreadable,
+            report_unreadable=partial(send_unreadable, self._producer),
             settle=self._sender.settle_on_delivery,
         )
         self.wake()
@@ -310,12 +310,6 @@ class Batcher:
         for capacity in capacities:
             self._ledger.record_capacity(capacity, now_s=now_s)
         self.wake()
-
-    def _is_reachable(self, capacity: Capacity) -> bool:
-        return self._sender.is_reachable(capacity)
-
-    def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
-        return send_unreadable(self._producer, record, on_delivery)
 
     def _call_from_thread(self, call: Callable[[Any], None], argument: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending

@@ -27,7 +27,6 @@ class Watchdog:
     """Measures how long nothing has progressed that should have, from periodic observations."""
 
     def __init__(self, limit_s: float) -> None:
-        """`limit_s` is the longest stall."""
         self._limit_s = limit_s
         self._previous: Observation | None = None
         self._last_commit: Observation | None = None

@@ -39,14 +39,6 @@ OnPinned = Callable[[Partition, list[int]], None]
 """Requeues the batches at these offsets if they only wait for an unavailable partition."""
 
 
-def _ignore_pinned(_partition: Partition, _offsets: list[int]) -> None:
-    pass
-
-
-def _ignore_revoke(_partitions: list[Partition], _lost: bool) -> None:
-    pass
-
-
 class BatchConsumer:
     """Reads the batches of one pool and class. Runs in one thread."""
 
@@ -67,7 +59,7 @@ class BatchConsumer:
         """
         self._producer = producer
         self._keeps_calls = keeps_calls
-        self._stop_revoked: OnRevoke = _ignore_revoke
+        self._stop_revoked: OnRevoke = lambda *_: None
         self._ends: dict[Partition, int] = {}  # end offsets at the assignment
         # Unfinished records that hold only connection-bound calls.
         self._connection_bound: set[tuple[Partition, int]] = set()
@@ -105,8 +97,8 @@ class BatchConsumer:
         deliver: Deliver,
         on_assignment: PartitionsCallback,
         stop: threading.Event,
-        on_revoke: OnRevoke = _ignore_revoke,
-        on_pinned: OnPinned = _ignore_pinned,
+        on_revoke: OnRevoke = lambda *_: None,
+        on_pinned: OnPinned = lambda *_: None,
     ) -> None:
         """Thread body: poll, deliver and commit until `stop`; then commit and leave the group.
 

@@ -78,7 +78,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         new_rows = closing.enter_context(NotificationListener(database, "millrace_outbox"))
         producers = _producers(kafka, holder)
         closing.callback(close_producers, producers)
-        watermarks = closing.enter_context(contextlib.closing(_watermark_reader(kafka, holder)))
+        watermarks = CommitWatermarkReader(kafka, client_id=holder)
+        closing.callback(watermarks.close)
         publisher = WatermarkPublisher(engine, watermarks, producers[1], clock)
         publisher.start(_START_S_MAX)
         tail = closing.enter_context(contextlib.closing(_capacity_tail(kafka, holder)))
@@ -153,10 +154,6 @@ def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
         RecordProducer(kafka, client_id=f"{holder}-{n}", waits_for_partitions=True)
         for n in range(2 + PRODUCERS)
     ]
-
-
-def _watermark_reader(kafka: KafkaSettings, holder: str) -> CommitWatermarkReader:
-    return CommitWatermarkReader(kafka, client_id=holder)
 
 
 def _start_log_tasks(

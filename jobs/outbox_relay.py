@@ -43,8 +43,6 @@ _IS_PENDING: Final = outbox.c.id + 0 > 0
 
 @dataclass(frozen=True, slots=True)
 class _SentRow:
-    """A row whose record is sent."""
-
     place: Partition
     sends: TrackedSends
 

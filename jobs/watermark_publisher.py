@@ -35,7 +35,6 @@ class WatermarkPublisher:
         sender: PartitionSender,
         clock: Clock,
     ) -> None:
-        """Read nothing yet."""
         self._engine, self._reader, self._sender = engine, reader, sender
         self._watch = CommitWatch(clock)
         self._sends = TrackedSends(sender)

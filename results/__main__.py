@@ -75,9 +75,14 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     name = process_name(GROUP)
     producer = RecordProducer(kafka, client_id=name, waits_for_partitions=True)
     partitions = DayPartitions(engine)
+    retries = RetryRules(
+        attempts_max=settings.attempts_max,
+        backoff_s=settings.retry_backoff_s,
+        backoff_s_max=settings.retry_backoff_s_max,
+    )
     writer = ResultsWriter(
         router=OutcomeRouter(
-            items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
+            items=ItemWriter(engine, partitions, retries=retries),
             closes=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
             copies=CopyWriter(engine),
         ),
@@ -134,6 +139,11 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     start_commit_checks(background, engine, clock)
     keys = IdempotencyKeyRemoval(engine, store)
     sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
+
+    def remove_old_data() -> None:  # both share a thread and a connection
+        keys.run_once()
+        sweep.run_once()
+
     try:
         with (
             NotificationListener(database, CHANNEL, application_name=ROLE) as for_jobs,
@@ -141,8 +151,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
             background.start("requests", RequestFinaliser(engine, store).run_once, wait)
-            retention_runs = in_sequence(keys.run_once, sweep.run_once)
-            background.start_periodic(settings.removal_interval_s, "ages", retention_runs)
+            background.start_periodic(settings.removal_interval_s, "ages", remove_old_data)
             report_ready()
             finaliser.run(for_jobs, stop)
             background.join(_JOIN_S)
@@ -150,29 +159,10 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
         engine.dispose()
 
 
-def retry_rules(settings: WriterSettings) -> RetryRules:
-    """Return the retry rules that `settings` define."""
-    return RetryRules(
-        attempts_max=settings.attempts_max,
-        backoff_s=settings.retry_backoff_s,
-        backoff_s_max=settings.retry_backoff_s_max,
-    )
-
-
 def check_pool_size(database: DatabaseSettings, count: int) -> None:
     """Raises SettingsError for a pool with fewer connections than the role's threads need."""
     if database.pool_size < count:
         raise SettingsError(f"{database.env_prefix}POOL_SIZE: this role needs at least {count}")
-
-
-def in_sequence(*steps: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that runs `steps` in order, so that they share a thread and connection."""
-
-    def run_steps() -> None:
-        for step in steps:
-            step()
-
-    return run_steps
 
 
 def process_name(role: str) -> str:

@@ -5,28 +5,26 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from jobs.tables.columns import timestamp
+from jobs.tables.columns import integer, text, timestamp
 from storage.postgres.metadata import metadata
 
 billed_calls: Final = sa.Table(
     "billed_calls",
     metadata,
-    sa.Column[int](
+    integer(
         "request_day",
-        sa.Integer,
-        nullable=False,
-        server_default="-1",
+        default="-1",
         comment="days since 1970-01-01 of its arrival; -1: unknown, by a release before 0027",
     ),
     sa.Column[object]("request_id", sa.Uuid, nullable=False, comment="as `x-request-id`"),
     sa.Column[object]("tenant_id", sa.Uuid, nullable=False),
-    sa.Column[str]("model", sa.Text, nullable=False),
-    sa.Column[str]("model_version", sa.Text, nullable=False),
-    sa.Column[int]("outcome", sa.SmallInteger, nullable=False, comment="core.outcomes.Outcome"),
-    sa.Column[int]("input_tokens", sa.Integer, nullable=False),
-    sa.Column[int]("output_tokens", sa.Integer, nullable=False),
-    sa.Column[int]("cached_tokens", sa.Integer, nullable=False),
-    sa.Column[int]("reasoning_tokens", sa.Integer, nullable=False),
+    text("model"),
+    text("model_version"),
+    integer("outcome", sa.SmallInteger, comment="core.outcomes.Outcome"),
+    integer("input_tokens"),
+    integer("output_tokens"),
+    integer("cached_tokens"),
+    integer("reasoning_tokens"),
     timestamp("billed_at", has_default=True),
     sa.Index("uq_billed_calls_day", "request_day", "request_id", unique=True),
     sa.Index("ix_billed_calls_billed_at", "billed_at"),
@@ -38,7 +36,7 @@ sweep_leases: Final = sa.Table(
     "sweep_leases",
     metadata,
     sa.Column[str]("name", sa.Text, primary_key=True),
-    sa.Column[str]("holder", sa.Text, nullable=False),
+    text("holder"),
     sa.Column[datetime]("expires_at", sa.DateTime(timezone=True), nullable=False),
     comment="Which process does what one process is enough for",
 )

@@ -6,32 +6,22 @@ is ever acknowledged. Independent of Faust: the event is opaque, a callback ackn
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from topics.clients.offset_tracker import Partition
 
 
+@dataclass(slots=True, eq=False)
 class AckTicket:
     """One delivered record, until everything that it carries is durable elsewhere."""
 
-    __slots__ = ("arrived_s", "byte_count", "event", "is_dropped", "open_count", "partition")
-
-    def __init__(
-        self,
-        partition: Partition,
-        event: Any,
-        item_count: int,
-        arrived_s: float,
-        *,
-        byte_count: int = 0,
-    ) -> None:
-        """Keep `event` alive: Faust itself references it weakly."""
-        self.partition = partition
-        self.event = event
-        self.open_count = item_count
-        self.arrived_s = arrived_s
-        self.byte_count = byte_count
-        self.is_dropped = False
+    partition: Partition
+    event: Any  # kept alive: Faust itself references it weakly
+    open_count: int  # items to settle
+    arrived_s: float
+    byte_count: int = 0
+    is_dropped: bool = False
 
 
 class OrderedAcks:

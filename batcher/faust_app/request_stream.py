@@ -99,23 +99,18 @@ class StreamListener(Protocol):
 
         The stream clears the event's value afterwards: a waiting event needs its offset only.
         """
-        ...
 
     async def wait_until_ready(self) -> None:
         """Return once another record can be accepted."""
-        ...
 
     def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
         """Partitions were assigned, with these end offsets; called before their first record."""
-        ...
 
     def on_revoke(self, partitions: list[Partition]) -> None:
         """Partitions were revoked."""
-        ...
 
     def on_failure(self, failure: BaseException) -> None:
         """The role must end; no further record is delivered."""
-        ...
 
 
 class RequestStream:

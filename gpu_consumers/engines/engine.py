@@ -46,6 +46,7 @@ EmitEvent = Callable[[bytes], None]
 """Called on the event loop with the JSON payload of each event of a stream, in order."""
 
 
+@dataclass(slots=True)
 class UsageMeter:
     """Reports the start of one online call, and the token usage of its stream so far.
 
@@ -53,15 +54,11 @@ class UsageMeter:
     so an event costs nothing.
     """
 
-    __slots__ = ("on_start", "with_usage")
-    on_start: Callable[[], None]
-    with_usage: Callable[[EngineAnswer], EngineAnswer]
+    on_start: Callable[[], None] = lambda: None
+    """Called when the call has a slot and is about to run, once or more."""
 
-    def __init__(self, on_start: Callable[[], None] = lambda: None) -> None:
-        """`on_start` is called when the call has a slot and is about to run, once or more."""
-        self.on_start = on_start
-        self.with_usage = lambda answer: answer
-        """Returns an answer with the usage of the prompt and of the events emitted so far."""
+    with_usage: Callable[[EngineAnswer], EngineAnswer] = lambda answer: answer
+    """Returns an answer with the usage of the prompt and of the events emitted so far."""
 
 
 class Engine(Protocol):
@@ -70,21 +67,17 @@ class Engine(Protocol):
     @property
     def concurrency(self) -> int:
         """Items worth executing at once; may change while running."""
-        ...
 
     @property
     def headroom(self) -> int:
         """Slots of `concurrency` that bulk items leave free for online calls; fewer than all."""
-        ...
 
     @property
     def slots(self) -> SlotCounts:
         """Slots in use and waiting online calls; all 0 while idle."""
-        ...
 
     async def start(self) -> None:
         """Load and warm up; return when an item can run."""
-        ...
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """Run every body against `endpoint`, reporting each as it ends, in any order.
@@ -95,7 +88,6 @@ class Engine(Protocol):
         or MemoryError when the items were too much at once and the engine survived,
         EngineDeadError when the process must end.
         """
-        ...
 
     async def serve(
         self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
@@ -112,8 +104,6 @@ class Engine(Protocol):
         Cancelling aborts the call and frees its slot. Raises PoolUnavailableError if nothing was
         emitted; EngineDeadError.
         """
-        ...
 
     async def stop(self) -> None:
         """Release the engine and its processes; nothing is executing."""
-        ...

@@ -42,7 +42,6 @@ class CompletedCalls:
             self._ids.popitem(last=False)
 
     def __contains__(self, request_id: UUID) -> bool:
-        """Return whether the call is remembered."""
         return request_id in self._ids
 
 

@@ -80,7 +80,6 @@ _ITEM_BYTES: Final = sa.cast(
 
 
 _HELD: Final = sa.and_(job_leases.c.role == ROLE, job_leases.c.expires_at > sa.func.now())
-_NO_LEASE: Final = sa.false(), sa.false()
 
 
 def find_leases(connection: sa.Connection) -> dict[UUID, bool]:
@@ -94,62 +93,31 @@ def leases_query() -> sa.Select[Any]:
     return sa.select(job_leases.c.job_id, is_suspended).where(_HELD)
 
 
-def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[Any]:
-    """Return the query of `job_loads`."""
-    is_leased = sa.func.coalesce(job_leases.c.holder != NO_HOLDER, sa.false())
-    is_suspended = sa.func.coalesce(job_leases.c.holder == NO_HOLDER, sa.false())
-    return (
-        _select_loads(is_leased, is_suspended)
-        .outerjoin(job_leases, sa.and_(job_leases.c.job_id == jobs.c.id, _HELD))
-        .where(OPEN, jobs.c.kind == kind.value)
-        .order_by(jobs.c.created_at, jobs.c.id)
-    )
+def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return the query of the loads of all jobs of a kind, open or not.
 
-
-def unleased_loads_query(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Return the query of the loads of all batches, open or not, as if no job were leased.
-
-    `columns` come before those of the load.
+    Its columns are `columns`, and then the fields of `JobLoad`.
     """
-    return _select_loads(*_NO_LEASE, first=columns).where(jobs.c.kind == JobKind.BATCH.value)
-
-
-def _select_loads(
-    is_leased: sa.ColumnElement[bool],
-    is_suspended: sa.ColumnElement[bool],
-    first: Sequence[sa.ColumnElement[Any]] = (),
-) -> sa.Select[Any]:
-    """Return a query whose columns, after the `first`, are the fields of `JobLoad`."""
     return (
         sa.select(
-            *first,
+            *columns,
             jobs.c.id,
             jobs.c.tenant_id,
-            jobs.c.model,
             jobs.c.pool,
             jobs.c.total_count,
             job_cursors.c.item_index,
             _TERMINAL.label("terminal"),
-            is_leased.label("is_leased"),
             jobs.c.priority,
             _LEFT_S,
             jobs.c.control_version,
-            is_suspended.label("is_suspended"),
             _ITEM_BYTES,
             HAS_VOID_ITEMS.label("has_void_items"),
             sa.cast(sa.extract("epoch", jobs.c.created_at), sa.Double).label("created_s"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)
+        .where(jobs.c.kind == kind.value)
     )
-
-
-def job_loads(connection: sa.Connection) -> list[JobLoad]:
-    """Return the load of every open batch, oldest first. Single requests have no window.
-
-    It reads every open job: `LoadCache` reads what changed.
-    """
-    return [JobLoad._make(row) for row in connection.execute(loads_query())]
 
 
 def requests_query(pools: Collection[str], count_max: int) -> sa.Select[Any]:
@@ -164,7 +132,8 @@ def requests_query(pools: Collection[str], count_max: int) -> sa.Select[Any]:
         .subquery("ranked")
     )
     oldest = sa.select(ranked.c.id).where(ranked.c.age_rank <= count_max)
-    return loads_query(JobKind.REQUEST).where(jobs.c.id.in_(oldest))
+    loads = loads_query(JobKind.REQUEST).where(OPEN, jobs.c.id.in_(oldest))
+    return loads.order_by(jobs.c.created_at, jobs.c.id)
 
 
 def request_loads(

@@ -16,8 +16,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from core.states import JobKind
 from jobs import metrics
-from jobs.expansion.job_loads import OPEN, find_leases, unleased_loads_query
+from jobs.expansion.job_loads import OPEN, find_leases, loads_query
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
 from jobs.tables.jobs import job_counters, job_cursors, jobs
@@ -42,7 +43,7 @@ _NEXT_XID: Final[sa.ColumnElement[int]] = sa.literal_column(
 
 
 def _with_snapshot(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    loads = unleased_loads_query(OPEN.label("is_open")).where(where).subquery("loads")
+    loads = loads_query(JobKind.BATCH, OPEN.label("is_open")).where(where).subquery("loads")
     return sa.select(_SNAPSHOT, loads).select_from(_SNAPSHOT.outerjoin(loads, sa.true()))
 
 

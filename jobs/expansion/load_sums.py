@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from core.limits import CHUNK_BYTES_MAX
@@ -22,16 +22,13 @@ class JobLoad(NamedTuple):
 
     job_id: UUID
     tenant_id: UUID
-    model: str
     pool: str
     total: int
     emitted: int  # items below the cursor
     terminal: int  # of those, items that are no longer outstanding
-    is_leased: bool  # a process expands it
     priority: int = PRIORITY_DEFAULT
     left_s: float = 0.0  # to its deadline, by the database's clock
     version: int = 0  # of its control state
-    is_suspended: bool = False  # no process expands it, and none may claim it yet
     item_bytes: int = 0  # mean size of the lines of its first file
     has_void_items: bool = False  # it was resumed, and `ResumeSweep` has not re-emitted them yet
     created_s: float = 0.0  # seconds since the epoch
@@ -45,11 +42,6 @@ class JobLoad(NamedTuple):
     def age(self) -> Age:
         """The key by which jobs are ordered, the oldest first."""
         return self.created_s, self.job_id
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it has items that are outstanding or not emitted yet."""
-        return bool(self.outstanding or self.remaining)
 
     @property
     def logged_item_bytes(self) -> int:
@@ -103,9 +95,6 @@ class TenantPoolLoad:
             yield from self.expandable[job_rank]
 
 
-_NO_JOBS: Final = TenantPoolLoad()
-
-
 @dataclass(slots=True)
 class LoadSums:
     """Sums of loads by pool, and by tenant and pool. A change costs the same with any number."""
@@ -136,10 +125,6 @@ class LoadSums:
                 insort(self.by_tenant_pool[key].expandable.setdefault(job_rank, []), age)
         if before is not None:
             self._drop_empty(before)
-
-    def outstanding(self, key: TenantPool) -> int:
-        """Return the outstanding items of a tenant on a pool."""
-        return self.by_tenant_pool.get(key, _NO_JOBS).outstanding
 
     def _add(self, load: JobLoad, sign: int) -> None:
         outstanding, remaining = load.outstanding, load.remaining

@@ -23,7 +23,6 @@ class PoolCapacities:
     """The newest capacity of every replica. Thread-safe. Ages count from receipt."""
 
     def __init__(self, clock: Clock) -> None:
-        """Start without any replica."""
         self._clock = clock
         self._lock = threading.Lock()
         self._newest: dict[bytes, tuple[Capacity, float]] = {}  # with the time of receipt

@@ -25,7 +25,6 @@ class ResultPartitions:
     """The newest known state. Safe for threads."""
 
     def __init__(self) -> None:
-        """All partitions are available."""
         self._unavailable: frozenset[int] = frozenset()
 
     @property

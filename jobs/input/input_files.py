@@ -40,7 +40,6 @@ class InputFiles:
         self._firsts = [file.first_index for file in self._files]
 
     def __iter__(self) -> Iterator[InputFile]:
-        """Yield the files in order."""
         return iter(self._files)
 
     def file_at(self, item_index: int) -> InputFile:

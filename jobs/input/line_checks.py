@@ -1,7 +1,7 @@
 """Checks one line of an input file against its job. Pure."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import chain
 from typing import Any, Final
@@ -49,12 +49,7 @@ class LineError:
 
     def as_json(self) -> dict[str, object]:
         """Return the entry of the column `jobs.errors`."""
-        return {
-            "code": self.code.value,
-            "message": self.message,
-            "param": self.param,
-            "line": self.line,
-        }
+        return asdict(self) | {"code": self.code.value}
 
 
 NESTING_MAX: Final = 128

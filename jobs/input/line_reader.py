@@ -1,6 +1,7 @@
 """Reads the lines of an input file: all from a byte offset, in constant memory, or single ones."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -89,13 +90,7 @@ def _without_bom(blocks: Iterable[bytes]) -> tuple[Iterator[bytes], int]:
         if len(head) >= len(BOM):
             break
     bom_bytes = len(BOM) if head.startswith(BOM) else 0
-    return _with_head(head[bom_bytes:], rest), bom_bytes
-
-
-def _with_head(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if head:
-        yield head
-    yield from rest
+    return chain([head[bom_bytes:]] if head[bom_bytes:] else [], rest), bom_bytes
 
 
 _SPAN_BYTES: Final = 1024 * 1024

@@ -4,7 +4,7 @@ The items lie below the expansion cursor and wait for no retry (rule 7 of delive
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -138,7 +138,9 @@ class ReEmitter:
         failed: dict[int, int] = {}
         # One snapshot: an item that ends between the two queries has its row and is not retried.
         snapshots = self.engine.execution_options(isolation_level="REPEATABLE READ")
-        for index_range in index_ranges(job.cursor.item_index):
+        emitted = job.cursor.item_index
+        for first in range(0, emitted, RANGE_ITEMS):
+            index_range = range(first, min(first + RANGE_ITEMS, emitted))
             with snapshots.begin() as connection:
                 found = missing_indexes(connection, job, index_range)
                 failed |= last_failed_attempts(connection, job.ref.job_id, found)
@@ -177,12 +179,6 @@ def _re_emissions_without_effect() -> sa.ColumnElement[int]:
         job_counters.c.updated_at > job_cursors.c.repaired_at,
     )
     return sa.case((has_progress, 0), else_=job_cursors.c.repair_count)
-
-
-def index_ranges(emitted: int) -> Iterator[range]:
-    """Split the indexes below a cursor into ranges of one query each."""
-    for first in range(0, emitted, RANGE_ITEMS):
-        yield range(first, min(first + RANGE_ITEMS, emitted))
 
 
 def missing_indexes(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:

@@ -41,8 +41,6 @@ _BACKOFF: Final = RetryRules(backoff_s=1.0, backoff_s_max=60.0)
 
 @dataclass(frozen=True, slots=True)
 class _FailedJob:
-    """A job that could not be emitted."""
-
     count: int  # consecutive failures
     retry_at_s: float  # monotonic
 
@@ -108,8 +106,9 @@ def jobs_within_window(
     for job_id in {*due, *waiting}:
         if found := loads.find(job_id):
             outstanding[found.tenant_pool] -= found.outstanding
-    for key in outstanding:
-        outstanding[key] += loads.sums.outstanding(key)
+    by_tenant_pool = loads.sums.by_tenant_pool
+    for key in outstanding.keys() & by_tenant_pool.keys():
+        outstanding[key] += by_tenant_pool[key].outstanding
     selected = []
     for job_id in due:
         found = loads.find(job_id)

@@ -131,10 +131,10 @@ class RetryEmitter:
     ) -> int | None:
         """Return how many were sent; commit, or all are sent again. None: it took too long."""
         connection.execute(LIMIT_IDLE_TIME)
-        budget = lock_budget(connection, pool, items_per_s, self.rules)
-        if budget is None:
+        tokens = lock_budget(connection, pool, items_per_s, self.rules)
+        if tokens is None:
             return 0
-        count_max = min(budget.available, _ROUND_MAX)
+        count_max = min(int(tokens), _ROUND_MAX)
         if sum(job.due_count for job in due) > count_max:
             metrics.RETRIES_DELAYED.inc()
         demand: defaultdict[UUID, dict[UUID, int]] = defaultdict(dict)
@@ -164,7 +164,7 @@ class RetryEmitter:
             # Keep retries whose records a pause made void: the resume skips items with a retry.
             if void_below.get(job_id, 0) <= loaded[job_id].ref.version:
                 delete_retries(connection, job_id, retries)
-        spend_budget(connection, pool, budget, count)
+        spend_budget(connection, pool, tokens, count)
         return count
 
     def _has_elapsed(self, started_s: float, limit_s: float) -> bool:

@@ -42,26 +42,13 @@ class RetryBudgetRules:
     burst_s: float = 10.0  # seconds of its rate that an unused budget accumulates
 
 
-@dataclass(frozen=True, slots=True)
-class RetryBudget:
-    """The state of a token bucket."""
-
-    tokens: float
-    burst: float
-
-    @property
-    def available(self) -> int:
-        """Retries that may be emitted now."""
-        return int(self.tokens)
-
-
 def refill_budget(
     tokens: float, elapsed_s: float, pool_items_per_s: float, rules: RetryBudgetRules
-) -> RetryBudget:
-    """Return the bucket `elapsed_s` after the last withdrawal; a negative time adds no tokens."""
+) -> float:
+    """Return the tokens `elapsed_s` after the last withdrawal; a negative time adds none."""
     rate = max(rules.items_per_s_min, rules.share * pool_items_per_s)
     burst = max(1.0, rate * rules.burst_s)
-    return RetryBudget(min(burst, max(0.0, tokens) + rate * max(0.0, elapsed_s)), burst)
+    return min(burst, max(0.0, tokens) + rate * max(0.0, elapsed_s))
 
 
 def share_budget(

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from jobs.expansion.job_loads import OPEN
-from jobs.recovery.retry_policy import RetryBudget, RetryBudgetRules, refill_budget
+from jobs.recovery.retry_policy import RetryBudgetRules, refill_budget
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 
@@ -118,8 +118,8 @@ def create_missing_budgets(connection: sa.Connection, pools: Collection[str]) ->
 
 def lock_budget(
     connection: sa.Connection, pool: str, pool_items_per_s: float, rules: RetryBudgetRules
-) -> RetryBudget | None:
-    """Lock a budget and return its current state; None while another process has locked it."""
+) -> float | None:
+    """Lock a budget and return its present tokens; None while another process has locked it."""
     row = connection.execute(
         sa.select(
             retry_budgets.c.tokens,
@@ -133,12 +133,12 @@ def lock_budget(
     return refill_budget(row.tokens, float(row.elapsed_s), pool_items_per_s, rules)
 
 
-def spend_budget(connection: sa.Connection, pool: str, budget: RetryBudget, count: int) -> None:
-    """Withdraw `count` tokens from a locked budget."""
+def spend_budget(connection: sa.Connection, pool: str, tokens: float, count: int) -> None:
+    """Withdraw `count` tokens from a locked budget that has `tokens`."""
     connection.execute(
         sa.update(retry_budgets)
         .where(retry_budgets.c.pool == pool)
-        .values(tokens=budget.tokens - count, filled_at=sa.func.now())
+        .values(tokens=tokens - count, filled_at=sa.func.now())
     )
 
 

@@ -82,9 +82,17 @@ def store_copies(
             connection.execute(key.with_for_update(read=True, key_share=True))
             leases.lock_lease(connection, lease)
             if not count:
-                _delete_from(connection, lease.job_id, new.first_index)
+                columns = item_copies.c
+                is_of_new = (columns.job_id == lease.job_id, columns.item_index >= new.first_index)
+                connection.execute(sa.delete(item_copies).where(*is_of_new))
             if part:
-                _insert(connection, lease.job_id, part)
+                values = {
+                    "job_id": lease.job_id,
+                    "indexes": [copy.item_index for copy in part],
+                    "originals": [copy.original_index for copy in part],
+                    "custom_ids": [copy.custom_id for copy in part],
+                }
+                connection.execute(_INSERT, values)
         count += len(part)
         if len(part) < _ROWS_MAX:
             return count
@@ -125,25 +133,6 @@ def find_copy_indexes(connection: sa.Connection, job_id: UUID, span: range) -> s
     return set(connection.scalars(query))
 
 
-def _delete_from(connection: sa.Connection, job_id: UUID, first_index: int) -> None:
-    columns = item_copies.c
-    connection.execute(
-        sa.delete(item_copies).where(columns.job_id == job_id, columns.item_index >= first_index)
-    )
-
-
-def _insert(connection: sa.Connection, job_id: UUID, copies: Sequence[Copy]) -> None:
-    connection.execute(
-        _INSERT,
-        {
-            "job_id": job_id,
-            "indexes": [copy.item_index for copy in copies],
-            "originals": [copy.original_index for copy in copies],
-            "custom_ids": [copy.custom_id for copy in copies],
-        },
-    )
-
-
 def _body_of(line: bytes) -> dict[str, Any]:
     body = _REQUEST.decode(line).body
     if type(body) is not dict:
@@ -172,7 +161,6 @@ class DuplicateFinder:
     """Collects the bodies of a job's items in order."""
 
     def __init__(self) -> None:
-        """Start without any item."""
         self._digests = bytearray()
 
     @property

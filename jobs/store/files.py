@@ -3,7 +3,7 @@
 A file belongs to one tenant and is not found for any other.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -62,19 +62,10 @@ class NewFile:
 
 def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
     """Insert the row and return it, without a quota check: result files are always stored."""
-    expires_at = (
-        None if file.expires_after_s is None else sa.func.now() + seconds(file.expires_after_s)
-    )
-    statement = files.insert().values(
-        id=file.file_id,
-        tenant_id=file.tenant_id,
-        purpose=file.purpose,
-        filename=file.filename,
-        object_key=file.object_key,
-        size_bytes=file.size_bytes,
-        sha256=file.sha256,
-        expires_at=expires_at,
-    )
+    values = asdict(file)
+    file_id, after_s = values.pop("file_id"), values.pop("expires_after_s")
+    expires_at = None if after_s is None else sa.func.now() + seconds(after_s)
+    statement = files.insert().values(id=file_id, expires_at=expires_at, **values)
     return connection.execute(statement.returning(*files.c)).one()
 
 

@@ -9,7 +9,30 @@ def count(
     name: str, type_: type[sa.Integer] = sa.Integer, *, comment: str | None = None
 ) -> sa.Column[int]:
     """Return the column of a number that starts at 0."""
-    return sa.Column[int](name, type_, nullable=False, server_default="0", comment=comment)
+    return integer(name, type_, default="0", comment=comment)
+
+
+def integer(
+    name: str,
+    type_: type[sa.Integer] = sa.Integer,
+    *,
+    default: str | None = None,
+    comment: str | None = None,
+) -> sa.Column[int]:
+    """Return the column of a number that every row has."""
+    return sa.Column[int](name, type_, nullable=False, server_default=default, comment=comment)
+
+
+def text(name: str, *, default: str | None = None, comment: str | None = None) -> sa.Column[str]:
+    """Return the column of a text that every row has."""
+    return sa.Column[str](name, sa.Text, nullable=False, server_default=default, comment=comment)
+
+
+def flag(name: str, default: str, *, comment: str | None = None) -> sa.Column[bool]:
+    """Return the column of a switch that every row has; `default` is true or false."""
+    return sa.Column[bool](
+        name, sa.Boolean, nullable=False, server_default=sa.text(default), comment=comment
+    )
 
 
 def timestamp(

@@ -5,7 +5,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from jobs.tables.columns import count, partial_index, timestamp
+from jobs.tables.columns import count, integer, partial_index, text, timestamp
 from storage.postgres.metadata import metadata
 
 files: Final = sa.Table(
@@ -13,18 +13,17 @@ files: Final = sa.Table(
     metadata,
     sa.Column[object]("id", sa.Uuid, primary_key=True),
     sa.Column[object]("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
-    sa.Column[str]("purpose", sa.Text, nullable=False),
-    sa.Column[str]("filename", sa.Text, nullable=False),
+    text("purpose"),
+    text("filename"),
     sa.Column[str]("object_key", sa.Text, nullable=False, unique=True),
-    sa.Column[int]("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column[str]("sha256", sa.Text, nullable=False),
+    integer("size_bytes", sa.BigInteger),
+    text("sha256"),
     timestamp("created_at", has_default=True),
     timestamp("expires_at"),
     timestamp("deleted_at"),
     timestamp("removed_at", comment="when its object was removed"),
-    sa.Index(
-        "ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"
-    ),  # for older releases
+    # For older releases:
+    sa.Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),
     partial_index(
         "ix_files_listed",
         "tenant_id",
@@ -45,19 +44,13 @@ job_inputs: Final = sa.Table(
     "job_inputs",
     metadata,
     sa.Column[object]("job_id", sa.ForeignKey("jobs.id"), nullable=False),
-    sa.Column[int](
-        "number", sa.SmallInteger, nullable=False, comment="from 1, in the order of appends"
-    ),
+    integer("number", sa.SmallInteger, comment="from 1, in the order of appends"),
     sa.Column[object]("file_id", sa.ForeignKey("files.id"), nullable=False),
-    sa.Column[str](
-        "object_key", sa.Text, nullable=False, comment="pinned until the job is terminal"
-    ),
-    sa.Column[int]("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column[str](
+    text("object_key", comment="pinned until the job is terminal"),
+    integer("size_bytes", sa.BigInteger),
+    text(
         "state",
-        sa.Text,
-        nullable=False,
-        server_default="validating",
+        default="validating",
         comment="validating, accepted, refused, or dropped: its job closed first",
     ),
     sa.Column[int]("first_index", sa.Integer, comment="of its items in the job; set when accepted"),

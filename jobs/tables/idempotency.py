@@ -6,7 +6,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from jobs.tables.columns import count, timestamp
+from jobs.tables.columns import count, text, timestamp
 from storage.postgres.metadata import metadata
 
 idempotency_keys: Final = sa.Table(
@@ -17,9 +17,9 @@ idempotency_keys: Final = sa.Table(
     ),
     sa.Column[str]("scope", sa.Text, primary_key=True, comment="client, or retry: derived by us"),
     sa.Column[str]("key", sa.Text, primary_key=True),
-    sa.Column[str]("route", sa.Text, nullable=False, comment="method and path"),
+    text("route", comment="method and path"),
     sa.Column[bytes]("body_sha256", sa.LargeBinary, comment="NULL: still being read"),
-    sa.Column[str]("state", sa.Text, nullable=False, comment="in_flight or saved"),
+    text("state", comment="in_flight or saved"),
     sa.Column[object]("holder", sa.Uuid, nullable=False, comment="the call that may save it"),
     count("attempt", sa.SmallInteger, comment="tries that its client had made before"),
     sa.Column[datetime](

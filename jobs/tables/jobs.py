@@ -6,16 +6,8 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from jobs.tables.columns import changed_xid, count, partial_index, timestamp
+from jobs.tables.columns import changed_xid, count, flag, integer, partial_index, text, timestamp
 from storage.postgres.metadata import metadata
-
-
-def _flag(name: str, default: str, *, comment: str) -> sa.Column[bool]:
-    """A switch that every row has."""
-    return sa.Column[bool](
-        name, sa.Boolean, nullable=False, server_default=default, comment=comment
-    )
-
 
 _UNFINISHED: Final = "state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
 
@@ -24,40 +16,29 @@ jobs: Final = sa.Table(
     metadata,
     sa.Column[object]("id", sa.Uuid, primary_key=True),
     sa.Column[object]("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
-    sa.Column[str](
-        "kind",
-        sa.Text,
-        nullable=False,
-        server_default="batch",
-        comment="batch, or request: one item that came by itself",
-    ),
-    sa.Column[str](
+    text("kind", default="batch", comment="batch, or request: one item that came by itself"),
+    text(
         "job_class",
-        sa.Text,
-        nullable=False,
-        server_default="bulk",
+        default="bulk",
         comment="names the topics requests.<class> and batches.<pool>.<class>",
     ),
-    sa.Column[str]("state", sa.Text, nullable=False, server_default="validating"),
+    text("state", default="validating"),
     sa.Column[str](
         "close_reason", sa.Text, comment="why no more results count; the first one wins"
     ),
-    sa.Column[str]("endpoint", sa.Text, nullable=False),
+    text("endpoint"),
     sa.Column[object]("input_file_id", sa.ForeignKey("files.id")),
-    sa.Column[str](
-        "input_key", sa.Text, nullable=False, comment="object key, pinned until terminal"
-    ),
-    sa.Column[int]("input_bytes", sa.BigInteger, nullable=False),
-    sa.Column[str]("completion_window", sa.Text, nullable=False),
+    text("input_key", comment="object key, pinned until terminal"),
+    integer("input_bytes", sa.BigInteger),
+    text("completion_window"),
     sa.Column[object]("metadata", JSONB),
     sa.Column[int]("output_expires_after_s", sa.Integer),
-    sa.Column[str]("traceparent", sa.Text, nullable=False, server_default=""),
+    text("traceparent", default=""),
     # Control state, changed by the owner while the job runs.
-    sa.Column[int](
+    integer(
         "priority",
         sa.SmallInteger,
-        nullable=False,
-        server_default="5",
+        default="5",
         comment="0 to 9, among the jobs of its tenant; the highest first",
     ),
     timestamp("paused_at", comment="NULL: not paused"),
@@ -70,8 +51,8 @@ jobs: Final = sa.Table(
         "void_below",
         comment="its records on the log from before this control version count as lost",
     ),
-    _flag("sealed", "true", comment="takes no more files"),
-    _flag(
+    flag("sealed", "true", comment="takes no more files"),
+    flag(
         "total_final", "true", comment="sealed, and every file has its verdict: total_count stays"
     ),
     sa.Column[int]("max_failed_items", sa.Integer, comment="more close the job"),
@@ -82,8 +63,8 @@ jobs: Final = sa.Table(
         "failed_ratio_sample", sa.Integer, comment="items that ran before the ratio counts"
     ),
     sa.Column[int]("max_total_tokens", sa.BigInteger, comment="as many close the job"),
-    _flag("deduplicate", "false", comment="identical items are computed once"),
-    _flag(
+    flag("deduplicate", "false", comment="identical items are computed once"),
+    flag(
         "zero_retention",
         "false",
         comment="as its tenant was: bodies in rows and records are encrypted under its own key",
@@ -166,8 +147,8 @@ job_leases: Final = sa.Table(
     metadata,
     sa.Column[object]("job_id", sa.ForeignKey("jobs.id"), primary_key=True),
     sa.Column[str]("role", sa.Text, primary_key=True, comment="intake or finaliser"),
-    sa.Column[str]("holder", sa.Text, nullable=False),
-    sa.Column[int]("epoch", sa.BigInteger, nullable=False, comment="grows with each new holder"),
+    text("holder"),
+    integer("epoch", sa.BigInteger, comment="grows with each new holder"),
     sa.Column[datetime]("expires_at", sa.DateTime(timezone=True), nullable=False),
     sa.Index("ix_job_leases_role_expires_at", "role", "expires_at"),
 )

@@ -5,15 +5,15 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from jobs.tables.columns import timestamp
+from jobs.tables.columns import integer, text, timestamp
 from storage.postgres.metadata import metadata
 
 outbox: Final = sa.Table(
     "outbox",
     metadata,
     sa.Column[int]("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column[str]("topic", sa.Text, nullable=False, comment="without the installation's prefix"),
-    sa.Column[int]("partition", sa.Integer, nullable=False),
+    text("topic", comment="without the installation's prefix"),
+    integer("partition"),
     sa.Column[bytes]("key", sa.LargeBinary),
     sa.Column[object]("headers", JSONB, nullable=False),
     sa.Column[bytes]("value", sa.LargeBinary),

@@ -5,7 +5,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from jobs.tables.columns import timestamp
+from jobs.tables.columns import text, timestamp
 from storage.postgres.metadata import metadata
 
 job_process_ends: Final = sa.Table(
@@ -21,7 +21,7 @@ tenant_quarantines: Final = sa.Table(
     metadata,
     sa.Column[object]("id", sa.Uuid, primary_key=True),
     sa.Column[object]("tenant_id", sa.ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
-    sa.Column[str]("pool", sa.Text, nullable=False),
+    text("pool"),
     sa.Column[object](
         "job_id", sa.Uuid, nullable=False, comment="the last one that exceeded its crash budget"
     ),

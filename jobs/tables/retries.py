@@ -5,17 +5,17 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from jobs.tables.columns import timestamp
+from jobs.tables.columns import integer, text, timestamp
 from storage.postgres.metadata import metadata
 
 item_attempts: Final = sa.Table(
     "item_attempts",
     metadata,
     sa.Column[object]("job_id", sa.Uuid, nullable=False),
-    sa.Column[int]("item_index", sa.Integer, nullable=False),
-    sa.Column[int]("attempt", sa.SmallInteger, nullable=False),
-    sa.Column[int]("status_code", sa.SmallInteger, nullable=False, comment="0: no answer"),
-    sa.Column[str]("code", sa.Text, nullable=False, comment="stable error code"),
+    integer("item_index"),
+    integer("attempt", sa.SmallInteger),
+    integer("status_code", sa.SmallInteger, comment="0: no answer"),
+    text("code", comment="stable error code"),
     timestamp("failed_at", has_default=True),
     sa.PrimaryKeyConstraint("job_id", "item_index", "attempt"),
     comment="Executions that failed in a way that may pass; written by the results writer alone",
@@ -25,8 +25,8 @@ item_retries: Final = sa.Table(
     "item_retries",
     metadata,
     sa.Column[object]("job_id", sa.Uuid, nullable=False),
-    sa.Column[int]("item_index", sa.Integer, nullable=False),
-    sa.Column[int]("attempt", sa.SmallInteger, nullable=False, comment="the one to be emitted"),
+    integer("item_index"),
+    integer("attempt", sa.SmallInteger, comment="the one to be emitted"),
     sa.Column[datetime]("due_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column[int]("line_offset", sa.BigInteger, comment="in the input file; NULL: not known"),
     sa.PrimaryKeyConstraint("job_id", "item_index", "attempt"),
@@ -49,12 +49,10 @@ dead_items: Final = sa.Table(
     "dead_items",
     metadata,
     sa.Column[object]("job_id", sa.Uuid, nullable=False),
-    sa.Column[int]("item_index", sa.Integer, nullable=False),
+    integer("item_index"),
     sa.Column[object]("tenant_id", sa.Uuid, nullable=False),
-    sa.Column[int](
-        "job_day", sa.Integer, nullable=False, comment="names the partition of its item row"
-    ),
-    sa.Column[int]("attempt", sa.SmallInteger, nullable=False, comment="the last one"),
+    integer("job_day", comment="names the partition of its item row"),
+    integer("attempt", sa.SmallInteger, comment="the last one"),
     sa.Column[int]("line_offset", sa.BigInteger, comment="in the input file; NULL: not known"),
     timestamp("failed_at", has_default=True),
     sa.Column[object]("redriven_job_id", sa.Uuid, comment="the newest job that took it up again"),
@@ -68,11 +66,9 @@ item_copies: Final = sa.Table(
     "item_copies",
     metadata,
     sa.Column[object]("job_id", sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-    sa.Column[int]("item_index", sa.Integer, nullable=False),
-    sa.Column[int](
-        "original_index", sa.Integer, nullable=False, comment="the first item that is equal"
-    ),
-    sa.Column[str]("custom_id", sa.Text, nullable=False),
+    integer("item_index"),
+    integer("original_index", comment="the first item that is equal"),
+    text("custom_id"),
     sa.PrimaryKeyConstraint("job_id", "item_index"),
     sa.Index("ix_item_copies_original", "job_id", "original_index", "item_index"),
     comment="Items that are never executed: they take over the result of an identical one. "

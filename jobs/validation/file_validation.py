@@ -58,11 +58,6 @@ class ValidationResult:
     error_count: int = 0
 
 
-def rejected_file(error: LineError) -> ValidationResult:
-    """Return the result of a file that cannot be read."""
-    return ValidationResult(0, None, (error,), 1)
-
-
 def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     read_lines: ReadLines,
     *,

@@ -29,7 +29,6 @@ from jobs.validation.file_validation import (
     ExistingItems,
     FindModel,
     ValidationResult,
-    rejected_file,
     validate_file,
 )
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
@@ -205,7 +204,8 @@ class LeasedValidation:
             )
         except ObjectNotFoundError:
             message = "The content of an input file is no longer stored."
-            return rejected_file(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+            error = LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id")
+            return ValidationResult(0, None, (error,), 1)
 
     def read_lines(self, lease: Lease, key: str, line_bytes_max: int) -> Iterator[Line]:
         """Yield the lines of a file. Raises LeaseLostError if the lease is lost, or at a stop."""

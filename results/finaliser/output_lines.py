@@ -60,7 +60,6 @@ class LineTemplate:
     """
 
     def __init__(self, job_id: UUID) -> None:
-        """Insert the job's id into the templates."""
         names = f"{JOB}_req_{job_id.hex}".encode(), f"{REQUEST}_{job_id.hex}".encode()
         self._opening = (
             b'{"id":"%b%%08x","custom_id":%%b,"response":'
@@ -74,7 +73,8 @@ class LineTemplate:
         """Return the parts of an item's line; its body, if any, is in the row."""
         index, _, status_code, _, _, _, body, _, _ = row
         if status_code == 0:
-            return (self._unanswered % (index, _encode(custom_id), error_object(row)),)
+            error = error_value(row.error_code or _FALLBACK_CODE, row.error_message)
+            return (self._unanswered % (index, _encode(custom_id), error),)
         opening = self._opening % (index, _encode(custom_id), status_code, index)
         return opening, one_line(body) if body else b"null", AFTER_BODY
 
@@ -89,11 +89,6 @@ def one_line(body: bytes) -> bytes:
     if b"\n" in body or b"\r" in body:
         return body.replace(b"\n", b" ").replace(b"\r", b" ")
     return body
-
-
-def error_object(row: ItemRow) -> bytes:
-    """Return the `error` value of an item without an answer."""
-    return error_value(row.error_code or _FALLBACK_CODE, row.error_message)
 
 
 def error_value(code: str, message: str | None = None) -> bytes:

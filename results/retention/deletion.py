@@ -48,16 +48,8 @@ def delete_batch(
     Returns the counts of deleted items and files. Raises JobNotFoundError, also for foreign and
     deleted batches, and JobNotEndedError.
     """
-    row = connection.execute(
-        sa.select(jobs)
-        .where(
-            jobs.c.id == job_id,
-            jobs.c.tenant_id == tenant_id,
-            jobs.c.kind == JobKind.BATCH.value,
-            jobs.c.deleted_at.is_(None),
-        )
-        .with_for_update()
-    ).one_or_none()
+    query = _kept_query(tenant_id, job_id, JobKind.BATCH)
+    row = connection.execute(query.with_for_update()).one_or_none()
     if row is None:
         raise JobNotFoundError
     if row.state not in TERMINAL_STATES:
@@ -73,23 +65,24 @@ def delete_ended_request(
     Returns the counts of deleted items and files; None, without a change, when there is no such
     request, it has not ended, or it was cancelled and has no answer.
     """
-    row = connection.execute(
-        sa.select(jobs)
-        .where(
-            jobs.c.id == job_id,
-            jobs.c.tenant_id == tenant_id,
-            jobs.c.kind == JobKind.REQUEST.value,
-            jobs.c.deleted_at.is_(None),
-            jobs.c.state.in_([state.value for state in TERMINAL_STATES]),  # no lock on others
-        )
-        .with_for_update()
-    ).one_or_none()
+    is_ended = jobs.c.state.in_([state.value for state in TERMINAL_STATES])  # no lock on others
+    query = _kept_query(tenant_id, job_id, JobKind.REQUEST).where(is_ended)
+    row = connection.execute(query.with_for_update()).one_or_none()
     if row is None:
         return None
     if row.state == JobState.CANCELLED and not _has_answer(connection, row):
         return None
     _expire_saved_answers(connection, row)
     return make_tombstone(connection, row, key_id=key_id)
+
+
+def _kept_query(tenant_id: UUID, job_id: UUID | None, kind: JobKind) -> sa.Select[Any]:
+    return sa.select(jobs).where(
+        jobs.c.id == job_id,
+        jobs.c.tenant_id == tenant_id,
+        jobs.c.kind == kind.value,
+        jobs.c.deleted_at.is_(None),
+    )
 
 
 def _has_answer(connection: sa.Connection, row: sa.Row[Any]) -> bool:

@@ -152,7 +152,8 @@ class KeyDestruction:
         not block the others.
         """
         with self.engine.connect() as connection:
-            waiting = set(connection.scalars(waiting_keys_query()))
+            is_waiting = (jobs.c.removal_due_at.is_not(None), jobs.c.zero_retention)
+            waiting = set(connection.scalars(sa.select(jobs.c.id).where(*is_waiting)))
         self._done.intersection_update(waiting)
         for job_id in waiting - self._done:
             if self.is_stopping():
@@ -165,8 +166,3 @@ class KeyDestruction:
                     return
                 continue
             self._done.add(job_id)
-
-
-def waiting_keys_query() -> sa.Select[UUID]:
-    """Return the query of deleted zero-retention batches whose removal is pending."""
-    return sa.select(jobs.c.id).where(jobs.c.removal_due_at.is_not(None), jobs.c.zero_retention)

@@ -61,7 +61,8 @@ class TenantErasure:
             self._run_slices(work)
         with self.engine.begin() as connection:
             delete_keys(connection, api_keys.c.tenant_id.in_(_DELETED_TENANTS))
-            _delete_callback_secrets(connection)
+            callback_secrets = sa.delete(webhook_callback_secrets)
+            connection.execute(callback_secrets.where(_of_deleted(webhook_callback_secrets)))
         with self.engine.begin() as connection:
             _mark_erased(connection, erased_after_s)
 
@@ -133,12 +134,6 @@ def _forget_answers(connection: sa.Connection) -> int:
 def _delete_endpoints(connection: sa.Connection) -> int:
     """Delete endpoints and callbacks; the role `webhooks` removes their rows."""
     return delete_endpoints(connection, _of_deleted(webhook_endpoints), limit=_SLICE_ROWS)
-
-
-def _delete_callback_secrets(connection: sa.Connection) -> None:
-    connection.execute(
-        sa.delete(webhook_callback_secrets).where(_of_deleted(webhook_callback_secrets))
-    )
 
 
 def _delete_messages(connection: sa.Connection) -> int:

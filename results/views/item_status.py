@@ -139,7 +139,8 @@ def read_items(
 
     `dispatched` maps indexes to the ids of the replicas that have them.
     """
-    emitted = _emitted(connection, query.job_id)
+    cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == query.job_id)
+    emitted = connection.scalar(cursor) or 0
     first, span = _span(query, emitted, dispatched)
     last = min(first + span, query.total_count) - 1
     parameters = {
@@ -194,11 +195,6 @@ def _status(row: sa.Row[Any], emitted: int, dispatched: Mapping[int, str]) -> It
     if row.item_index >= emitted:
         return ItemStatus.PENDING
     return ItemStatus.DISPATCHED if row.item_index in dispatched else ItemStatus.QUEUED
-
-
-def _emitted(connection: sa.Connection, job_id: UUID) -> int:
-    query = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == job_id)
-    return connection.scalar(query) or 0
 
 
 def read_failures(

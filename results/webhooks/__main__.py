@@ -36,7 +36,6 @@ from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
-from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import EVENTS
@@ -100,17 +99,13 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         holder=name,
     )
     producer = RecordProducer(kafka, client_id=name, waits_for_partitions=True)
-
-    def on_revoke(partitions: list[Partition]) -> None:
-        reader.on_revoke(partitions)
-
     consumer = GroupConsumer(
         kafka,
         group=GROUP,
         topics=[EVENTS.name],
         client_id=name,
         on_assign=lambda _: None,
-        on_revoke=on_revoke,
+        on_revoke=lambda partitions: reader.on_revoke(partitions),  # noqa: PLW0108  built below
     )
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
     watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)

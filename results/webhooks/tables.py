@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from jobs.tables.columns import count, partial_index, timestamp
+from jobs.tables.columns import count, flag, integer, partial_index, text, timestamp
 from storage.postgres.metadata import metadata
 
 DELETED: Final = "deleted"
@@ -21,14 +21,14 @@ webhook_endpoints: Final = sa.Table(
     sa.Column[object]("id", sa.Uuid, primary_key=True),
     sa.Column[object]("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column[object]("job_id", sa.Uuid, comment="set: the callback of one job, in no list"),
-    sa.Column[str]("name", sa.Text, nullable=False),
-    sa.Column[str]("url", sa.Text, nullable=False),
+    text("name"),
+    text("url"),
     sa.Column[list[str]]("event_types", ARRAY(sa.Text), nullable=False),
-    sa.Column[str]("lane", sa.Text, nullable=False, comment="tries of a lane are bounded together"),
+    text("lane", comment="tries of a lane are bounded together"),
     sa.Column[bytes](
         "sealed_secret", sa.LargeBinary, comment="encrypted; NULL: the tenant's callback secret"
     ),
-    sa.Column[str]("secret_hint", sa.Text, nullable=False, server_default=""),
+    text("secret_hint", default=""),
     sa.Column[bytes]("sealed_old_secret", sa.LargeBinary, comment="signs too, until it ends"),
     timestamp("old_secret_until"),
     timestamp("created_at", has_default=True),
@@ -46,7 +46,7 @@ webhook_callback_secrets: Final = sa.Table(
     metadata,
     sa.Column[object]("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
     sa.Column[bytes]("sealed_secret", sa.LargeBinary, nullable=False),
-    sa.Column[str]("secret_hint", sa.Text, nullable=False),
+    text("secret_hint"),
     sa.Column[bytes]("sealed_old_secret", sa.LargeBinary),
     timestamp("old_secret_until"),
     comment="What signs the callbacks of a tenant's jobs",
@@ -58,7 +58,7 @@ webhook_messages: Final = sa.Table(
     sa.Column[object]("id", sa.Uuid, primary_key=True, comment="webhook-id, the same on every try"),
     sa.Column[object]("tenant_id", sa.Uuid, nullable=False),
     sa.Column[object]("job_id", sa.Uuid),
-    sa.Column[str]("event_type", sa.Text, nullable=False),
+    text("event_type"),
     sa.Column[bytes]("body", sa.LargeBinary, nullable=False, comment="as sent, byte for byte"),
     timestamp("created_at", has_default=True),
     sa.Index("ix_webhook_messages_created_at", "created_at"),
@@ -75,25 +75,13 @@ webhook_deliveries: Final = sa.Table(
         "endpoint_id", sa.ForeignKey("webhook_endpoints.id", ondelete="CASCADE"), primary_key=True
     ),
     sa.Column[object]("tenant_id", sa.Uuid, nullable=False),
-    sa.Column[str]("lane", sa.Text, nullable=False),
-    sa.Column[str](
-        "state",
-        sa.Text,
-        nullable=False,
-        server_default="pending",
-        comment="pending, delivered, exhausted or dropped",
-    ),
-    sa.Column[bool]("is_test", sa.Boolean, nullable=False, server_default=sa.text("false")),
+    text("lane"),
+    text("state", default="pending", comment="pending, delivered, exhausted or dropped"),
+    flag("is_test", "false"),
     count("try_count", comment="fences a late try"),
     count("failure_count", sa.SmallInteger, comment="of the schedule"),
     timestamp("next_try_at", has_default=True, comment="while claimed: when the claim ends"),
-    sa.Column[bool](
-        "is_due",
-        sa.Boolean,
-        nullable=False,
-        server_default=sa.text("true"),
-        comment="a claim finds its lane; false: not before next_try_at",
-    ),
+    flag("is_due", "true", comment="a claim finds its lane; false: not before next_try_at"),
     sa.Column[str]("claimed_by", sa.Text),
     timestamp("created_at", has_default=True),
     timestamp("ended_at"),
@@ -120,7 +108,7 @@ webhook_attempts: Final = sa.Table(
     sa.Column[object]("endpoint_id", sa.Uuid, primary_key=True),
     sa.Column[int]("number", sa.Integer, primary_key=True, autoincrement=False),
     timestamp("started_at", has_default=True),
-    sa.Column[int]("duration_ms", sa.Integer, nullable=False),
+    integer("duration_ms"),
     sa.Column[int]("status_code", sa.SmallInteger, comment="NULL: there was no answer"),
     sa.Column[str]("error_code", sa.Text, comment="NULL: it was delivered"),
     sa.ForeignKeyConstraint(
@@ -135,7 +123,7 @@ webhook_lanes: Final = sa.Table(
     "webhook_lanes",
     metadata,
     sa.Column[str]("lane", sa.Text, primary_key=True),
-    sa.Column[int]("failure_count", sa.Integer, nullable=False, comment="since the last success"),
+    integer("failure_count", comment="since the last success"),
     timestamp("failing_since", has_default=True),
     timestamp("last_failed_at", has_default=True),
     timestamp("blocked_until", comment="an open breaker, or a throttling receiver"),
@@ -151,7 +139,7 @@ webhook_watches: Final = sa.Table(
     count("percent", sa.SmallInteger, comment="last announced"),
     count("failed_count", comment="announced in all"),
     timestamp("failed_at", comment="with failed_index: the last failed item that was announced"),
-    sa.Column[int]("failed_index", sa.Integer, nullable=False, server_default="-1"),
+    integer("failed_index", default="-1"),
     timestamp("announced_at", comment="of the last item.failed"),
     timestamp("created_at", has_default=True),
     timestamp("closed_at", comment="every item has ended and was announced"),

@@ -15,7 +15,7 @@ from results import metrics
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import DATA_REJECTED, is_partition_missing, raw_cursor
 from tenancy.response_cache import NO_JOB
-from topics.records.records import ItemOutcome, JobRef, Outcomes
+from topics.records.records import Outcomes
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +62,22 @@ class CallBill(NamedTuple):
 
 def bills_of(record: Outcomes) -> list[CallBill]:
     """Return the bills in a record of connection-bound calls."""
-    return [_bill(record.job, item) for item in record.items]
+    job = record.job
+    return [
+        CallBill(
+            job.day if 0 <= job.day <= _DAY_MAX else 0,
+            job.job_id,
+            job.tenant_id,
+            job.model,
+            job.model_version,
+            item.outcome.value,
+            item.input_tokens,
+            item.output_tokens,
+            item.cached_tokens,
+            item.reasoning_tokens,
+        )
+        for item in record.items
+    ]
 
 
 def write_bills(engine: sa.Engine, partitions: DayPartitions, bills: Sequence[CallBill]) -> None:
@@ -108,18 +123,3 @@ def _write(engine: sa.Engine, bills: Sequence[CallBill]) -> None:
         columns = [list(column) for column in zip(*bills, strict=True)]
         ((new_count,),) = cursor.execute(BILL_CALLS, [*columns, NO_JOB]).fetchall()
     metrics.CALLS_BILLED.inc(new_count)
-
-
-def _bill(job: JobRef, item: ItemOutcome) -> CallBill:
-    return CallBill(
-        job.day if 0 <= job.day <= _DAY_MAX else 0,
-        job.job_id,
-        job.tenant_id,
-        job.model,
-        job.model_version,
-        item.outcome.value,
-        item.input_tokens,
-        item.output_tokens,
-        item.cached_tokens,
-        item.reasoning_tokens,
-    )

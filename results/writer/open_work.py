@@ -27,7 +27,6 @@ class WorkStep(Protocol):
 
         Raises one of DATABASE_UNAVAILABLE.
         """
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +50,6 @@ class OpenWork:
         self._open: deque[_Open] = deque()
 
     def __len__(self) -> int:
-        """Return the number of unfinished pieces of work."""
         return len(self._open)
 
     @property

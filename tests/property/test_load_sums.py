@@ -16,12 +16,10 @@ def load(draw: st.DrawFn) -> JobLoad:
     return JobLoad(
         job_id=UUID(int=number),
         tenant_id=UUID(int=number % 2),
-        model="m",
         pool=f"pool-{number % 3}",
         total=total,
         emitted=emitted,
         terminal=draw(st.integers(0, emitted)),
-        is_leased=False,
         priority=draw(st.sampled_from([0, 5, 9])),
         left_s=draw(st.sampled_from([0.0, 60.0, 86_400.0])),
         item_bytes=draw(st.sampled_from([0, 100, 300_000])),

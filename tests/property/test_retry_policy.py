@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.recovery.retry_policy import (
-    RetryBudget,
     RetryBudgetRules,
     RetryRules,
     backoff_s,
@@ -69,23 +68,24 @@ def test_an_item_runs_as_often_as_the_rules_allow(rules: RetryRules) -> None:
 def test_a_budget_is_limited_by_its_burst_and_never_shrinks(
     tokens: float, elapsed_s: float, rate: float, rules: RetryBudgetRules
 ) -> None:
-    budget = refill_budget(tokens, elapsed_s, rate, rules)
-    assert 0 <= budget.tokens <= budget.burst
-    assert budget.tokens <= refill_budget(tokens, elapsed_s + 1, rate, rules).tokens
-    assert refill_budget(0.0, 1e9, rate, rules).available >= 1  # no retry waits for ever
+    left = refill_budget(tokens, elapsed_s, rate, rules)
+    burst = rules.burst_s * max(rules.items_per_s_min, rules.share * rate)
+    assert 0 <= left <= max(1.0, burst)
+    assert left <= refill_budget(tokens, elapsed_s + 1, rate, rules)
+    assert refill_budget(0.0, 1e9, rate, rules) >= 1  # no retry waits for ever
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1000)), max_size=50), budget_rules)
 def test_withdrawals_never_exceed_burst_and_rate(
     withdrawals: list[tuple[float, int]], rules: RetryBudgetRules
 ) -> None:
-    budget, spent, passed_s = RetryBudget(0.0, 0.0), 0, 0.0
+    tokens, spent, passed_s = 0.0, 0, 0.0
     for elapsed_s, demand in withdrawals:
         passed_s += elapsed_s
-        budget = refill_budget(budget.tokens, elapsed_s, 0.0, rules)
-        count = min(demand, budget.available)
+        tokens = refill_budget(tokens, elapsed_s, 0.0, rules)
+        count = min(demand, int(tokens))
         spent += count
-        budget = RetryBudget(budget.tokens - count, budget.burst)
+        tokens -= count
     assert spent <= rules.items_per_s_min * passed_s * (1 + 1e-9) + 1e-6
 
 

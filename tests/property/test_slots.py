@@ -21,7 +21,7 @@ def select_jobs(
     count_max: int,
 ) -> list[UUID]:
     aged = [load._replace(created_s=float(age)) for age, load in enumerate(loads)]
-    held = {load.job_id for load in loads if load.is_leased or load.is_suspended}
+    held = {load.job_id for load in loads if is_leased(load)}
     return rules.select_jobs(
         LoadSums.of(aged).by_tenant_pool,
         windows,
@@ -31,10 +31,17 @@ def select_jobs(
     )
 
 
+LEASED = 1 << 127
+"""A bit in the ids of jobs that some process has leased."""
+
+
+def is_leased(load: JobLoad) -> bool:
+    return load.job_id.int >= LEASED
+
+
 def job(number: int, tenant: int, *, outstanding: int = 0, is_leased: bool = False) -> JobLoad:
-    return JobLoad(
-        UUID(int=number), UUID(int=tenant), "small", "pool", 5000, outstanding, 0, is_leased
-    )
+    job_id = UUID(int=number | (LEASED if is_leased else 0))
+    return JobLoad(job_id, UUID(int=tenant), "pool", 5000, outstanding, 0)
 
 
 def windows(loads: list[JobLoad]) -> dict[TenantPool, int]:
@@ -50,7 +57,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[JobLoad], set[UUID]]:
         job(n, tenant, outstanding=draw(st.integers(0, 900)), is_leased=draw(st.booleans()))
         for n, tenant in enumerate(tenants, 1)
     ]
-    return loads, {load.job_id for load in loads if load.is_leased and draw(st.booleans())}
+    return loads, {load.job_id for load in loads if is_leased(load) and draw(st.booleans())}
 
 
 @given(crowd=crowds(), count_max=st.integers(1, 50))
@@ -61,7 +68,7 @@ def test_slots_are_filled_with_what_can_be_had(
     wanted = select_jobs(
         loads, windows(loads), available={"pool"}, leased_ids=mine, count_max=count_max
     )
-    candidates = {load.job_id for load in loads if load.job_id in mine or not load.is_leased}
+    candidates = {load.job_id for load in loads if load.job_id in mine or not is_leased(load)}
     assert set(wanted) <= candidates
     assert len(set(wanted)) == len(wanted) == min(count_max, len(candidates))
 
@@ -82,7 +89,7 @@ def test_first_jobs_of_all_come_before_later_jobs_of_any(
     left = [
         load.job_id
         for load in loads
-        if load.job_id not in wanted and (load.job_id in mine or not load.is_leased)
+        if load.job_id not in wanted and (load.job_id in mine or not is_leased(load))
     ]
     assert [place[job_id] for job_id in wanted] == sorted(place[job_id] for job_id in wanted)
     assert all(place[out] >= place[job_id] for out in left for job_id in wanted)
@@ -112,8 +119,8 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
 
 
 def test_only_a_job_that_can_emit_takes_a_slot() -> None:
-    done = JobLoad(UUID(int=3), UUID(int=1), "small", "pool", 100, 100, 0, True)
-    aside, free = job(1, 1)._replace(is_suspended=True), job(2, 1)
+    done = JobLoad(UUID(int=LEASED | 3), UUID(int=1), "pool", 100, 100, 0)
+    aside, free = job(1, 1, is_leased=True), job(2, 1)
     loads = [aside, free, done]
     leased = {done.job_id}
     assert select_jobs(

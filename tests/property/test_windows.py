@@ -18,6 +18,14 @@ LIMITS = WindowLimits(
 )
 
 
+UNLEASED = 1 << 127
+"""From this id on, no process has leased a job."""
+
+
+def is_leased(job: JobLoad) -> bool:
+    return job.job_id.int < UNLEASED
+
+
 def pool_budgets(
     jobs: list[JobLoad], alive: dict[str, PoolCapacity], limits: WindowLimits, batchers: int
 ) -> dict[str, int]:
@@ -27,20 +35,20 @@ def pool_budgets(
 def windows_of(
     jobs: list[JobLoad], budgets: dict[str, int], *, turn: int = 7
 ) -> dict[TenantPool, int]:
-    remaining = remaining_of(job for job in jobs if job.is_leased)
+    remaining = remaining_of(job for job in jobs if is_leased(job))
     sums = LoadSums.of(jobs).by_tenant_pool
     return rules.tenant_windows(sums, remaining, budgets, items_max=20_000, turn=turn)
 
 
 def allowances(jobs: list[JobLoad], windows: dict[TenantPool, int]) -> dict[UUID, int]:
-    leased = [job for job in jobs if job.is_leased]
+    leased = [job for job in jobs if is_leased(job)]
     return rules.allowances(leased, LoadSums.of(jobs).by_tenant_pool, windows)
 
 
 def share_window(jobs: list[JobLoad], window: int) -> dict[UUID, int]:
     """Share a window among jobs of one tenant and pool."""
     (load,) = LoadSums.of(jobs).by_tenant_pool.values() or (TenantPoolLoad(),)
-    return rules.share_window([job for job in jobs if job.is_leased], load, window)
+    return rules.share_window([job for job in jobs if is_leased(job)], load, window)
 
 
 @st.composite
@@ -51,14 +59,12 @@ def load(
     emitted = draw(st.integers(0, total))
     model = f"model-{draw(st.integers(1, models))}"
     return JobLoad(
-        job_id=UUID(int=draw(st.integers(0, 2**128 - 1))),
+        job_id=UUID(int=draw(st.integers(0, UNLEASED - 1 if held else 2**128 - 1))),
         tenant_id=UUID(int=draw(st.integers(1, tenants))),
-        model=model,
         pool=f"pool-{model}",
         total=total,
         emitted=emitted,
         terminal=draw(st.integers(0, emitted)),
-        is_leased=draw(st.just(True) if held else st.booleans()),
         priority=draw(st.integers(0, 9)) if ranked else PRIORITY_DEFAULT,
         item_bytes=draw(st.integers(0, 300_000)),
     )
@@ -90,15 +96,15 @@ def test_the_lowest_rank_always_gets_a_grain(jobs: list[JobLoad], window: int) -
     grain = max(1, min(CHUNK_ITEMS_MAX, window // 4))
     free = max(0, window - sum(job.outstanding for job in jobs))
     assert sum(shares.values()) <= max(free, grain)
-    emitting = [job for job in jobs if job.is_leased and job.remaining]
+    emitting = [job for job in jobs if is_leased(job) and job.remaining]
     lowest = [job for job in jobs if emitting and job.rank <= min(one.rank for one in emitting)]
     after = sum(job.outstanding + shares.get(job.job_id, 0) for job in lowest)
     # A remainder smaller than a grain may be left for the next round.
-    wanted = sum(job.remaining for job in lowest if job.is_leased)
+    wanted = sum(job.remaining for job in lowest if is_leased(job))
     if sum(shares.values()) > free:
         assert set(shares) <= {job.job_id for job in lowest}
     assert after >= min(grain, wanted) or any(
-        shares.get(job.job_id, 0) == job.remaining for job in lowest if job.is_leased
+        shares.get(job.job_id, 0) == job.remaining for job in lowest if is_leased(job)
     )
 
 
@@ -132,9 +138,9 @@ def test_a_chunk_goes_to_the_job_with_the_fewest_outstanding(
 @given(jobs=loads(held=False), window=windows)
 def test_a_job_without_holder_gets_no_share(jobs: list[JobLoad], window: int) -> None:
     shares = share_window(jobs, window)
-    assert not any(job.job_id in shares for job in jobs if not job.is_leased)
+    assert not any(job.job_id in shares for job in jobs if not is_leased(job))
     free = window - sum(job.outstanding for job in jobs)
-    wanted = sum(job.remaining for job in jobs if job.is_leased)
+    wanted = sum(job.remaining for job in jobs if is_leased(job))
     # Less than a grain may be left for later.
     assert sum(shares.values()) > min(free, wanted) - CHUNK_ITEMS_MAX
 
@@ -162,7 +168,7 @@ def test_budgets_fit_into_the_read_ahead_of_the_batchers(
 ) -> None:
     budgets = pool_budgets(jobs, alive, LIMITS, batchers)
     total = LIMITS.read_ahead_items * max(1, batchers)
-    assert budgets.keys() == {job.pool for job in jobs if job.is_active}
+    assert budgets.keys() == {job.pool for job in jobs if job.outstanding or job.remaining}
     assert sum(budgets.values()) <= total
     dead = [items for pool, items in budgets.items() if pool not in alive]
     assert all(items <= CHUNK_ITEMS_MAX for items in dead)
@@ -202,7 +208,7 @@ def test_a_tenant_without_outstanding_items_gets_items_at_once(
 
 def tenant_job(number: int, total: int, *, emitted: int = 0, terminal: int = 0) -> JobLoad:
     ids = UUID(int=number), UUID(int=number)
-    return JobLoad(*ids, "m", "p", total, emitted, terminal, is_leased=True)
+    return JobLoad(*ids, "p", total, emitted, terminal)
 
 
 def test_a_newcomer_gets_half_of_a_share_beyond_a_full_budget_and_the_earlier_tenant_nothing() -> (
@@ -292,7 +298,7 @@ def test_many_pools_without_capacity_leave_almost_all_to_the_others() -> None:
 def test_items_beyond_the_window_belong_to_the_lowest_rank() -> None:
     def job(number: int, total: int, *, priority: int, emitted: int = 0) -> JobLoad:
         ids = UUID(int=number), UUID(int=1)
-        return JobLoad(*ids, "m", "p", total, emitted, 0, is_leased=True, priority=priority)
+        return JobLoad(*ids, "p", total, emitted, 0, priority=priority)
 
     urgent, rest = sorted((0, 9), key=lambda priority: job(0, 1, priority=priority).rank)
     fills = job(1, 100, priority=rest, emitted=100)

@@ -146,8 +146,6 @@ ReportItems = Callable[[str, Sequence[bytes], OnAnswer, range], None]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One `execute`."""
-
     endpoint: str
     bodies: Sequence[bytes]
     finished: OnAnswer

@@ -117,11 +117,9 @@ class Deliverer:
         self._wake.set()  # a slot is free, and its queue may have more
 
     async def _wait(self) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.look_interval_s):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _shut_down(self) -> None:
         if self._running:

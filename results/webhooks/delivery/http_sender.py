@@ -136,8 +136,6 @@ async def _connected(address: str, port: int) -> socket.socket:
 
 
 class _Head:
-    """The parsed head of a response."""
-
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
         self.response: ReceiverResponse | None = None

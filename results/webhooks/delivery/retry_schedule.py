@@ -22,10 +22,8 @@ DELAYS_S: Final = (
     20 * _HOUR_S,
     24 * _HOUR_S,
 )
-"""Least wait before each attempt; the first one is immediate."""
-
-RETRIED_FOR_S: Final = sum(DELAYS_S)
-"""Least time from the first to the last attempt: more than the promised 72 hours."""
+"""Least wait before each attempt; the first one is immediate. In all, more than the promised 72
+hours."""
 
 RETRY_AFTER_S_MAX: Final = DAY_S
 _JITTER: Final = 0.1

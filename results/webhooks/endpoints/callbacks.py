@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -12,6 +13,8 @@ from results.webhooks.endpoints.receiver_urls import ReceiverUrl
 from results.webhooks.endpoints.signing_secrets import SecretCipher, secret_hint
 from results.webhooks.events.messages import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_callback_secrets, webhook_endpoints
+
+_OVERLAP: Final = sa.text("now() + interval '24 hours'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +67,22 @@ def rotate_callback_secret(
     """
     _ensure_secret(connection, tenant_id, cipher)
     table = webhook_callback_secrets
-    secret = cipher.new_secret()
-    connection.execute(
-        sa.update(table)
-        .where(table.c.tenant_id == tenant_id)
-        .values(
-            sealed_old_secret=table.c.sealed_secret if keep_old else None,
-            old_secret_until=sa.text("now() + interval '24 hours'") if keep_old else None,
-            sealed_secret=cipher.encrypt(secret, tenant_id),
-            secret_hint=secret_hint(secret),
-        )
-    )
+    secret, values = rotated_secret(cipher, tenant_id, table, keep_old=keep_old)
+    connection.execute(sa.update(table).where(table.c.tenant_id == tenant_id).values(values))
     return secret
+
+
+def rotated_secret(
+    cipher: SecretCipher, owner: UUID, table: sa.Table, *, keep_old: bool
+) -> tuple[bytes, dict[str, object]]:
+    """Return a new secret, and the columns of the row of `owner` in `table` that it changes."""
+    secret = cipher.new_secret()
+    return secret, {
+        "sealed_old_secret": table.c.sealed_secret if keep_old else None,
+        "old_secret_until": _OVERLAP if keep_old else None,
+        "sealed_secret": cipher.encrypt(secret, owner),
+        "secret_hint": secret_hint(secret),
+    }
 
 
 def _ensure_secret(connection: sa.Connection, tenant_id: UUID, cipher: SecretCipher) -> None:

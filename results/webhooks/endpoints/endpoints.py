@@ -15,7 +15,7 @@ from jobs.errors import InvalidFieldError, InvalidRequestError
 from jobs.store.keyset_pages import Page, PageCursor, read_page
 from jobs.tables.jobs import jobs
 from results.webhooks.delivery.claiming import PENDING, drop_waiting
-from results.webhooks.endpoints.callbacks import callback_queue
+from results.webhooks.endpoints.callbacks import callback_queue, rotated_secret
 from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.endpoints.signing_secrets import SecretCipher, secret_hint
 from results.webhooks.events.message_recording import watch_running_jobs
@@ -27,7 +27,6 @@ ENDPOINT: Final = "whe"
 """Prefix of the public ids of endpoints."""
 
 NAME_CHARS_MAX: Final = 256
-_OVERLAP: Final = sa.text("now() + interval '24 hours'")
 _IS_KEPT: Final = webhook_endpoints.c.disabled_reason.is_distinct_from(DELETED)
 
 
@@ -234,17 +233,8 @@ def rotate_secret(
     row = _locked(connection, tenant_id, endpoint_id)
     if row.sealed_secret is None:
         raise EndpointNotFoundError
-    secret = cipher.new_secret()
-    changed = _update(
-        connection,
-        row.id,
-        {
-            "sealed_secret": cipher.encrypt(secret, row.id),
-            "secret_hint": secret_hint(secret),
-            "sealed_old_secret": row.sealed_secret if keep_old else None,
-            "old_secret_until": _OVERLAP if keep_old else None,
-        },
-    )
+    secret, values = rotated_secret(cipher, row.id, webhook_endpoints, keep_old=keep_old)
+    changed = _update(connection, row.id, values)
     return changed, secret
 
 

@@ -148,15 +148,6 @@ def find_subscriptions(
     of_tenants = webhook_endpoints.c.tenant_id.in_(list(tenant_ids))
     # Two queries, an index each: neither reads the callbacks of other jobs, which may be many.
     kinds = (webhook_endpoints.c.job_id.is_(None), webhook_endpoints.c.job_id.in_(list(job_ids)))
-    found = [
-        row
-        for kind in kinds
-        for row in connection.execute(
-            sa.select(webhook_endpoints)
-            .where(of_tenants, webhook_endpoints.c.disabled_at.is_(None), kind)
-            .with_for_update(key_share=True, read=True)  # prevents deletion until the commit
-        )
-    ]
     return [
         Subscription(
             row.id,
@@ -166,7 +157,12 @@ def find_subscriptions(
             frozenset(row.event_types),
             row.created_at.timestamp(),
         )
-        for row in found
+        for kind in kinds
+        for row in connection.execute(
+            sa.select(webhook_endpoints)
+            .where(of_tenants, webhook_endpoints.c.disabled_at.is_(None), kind)
+            .with_for_update(key_share=True, read=True)  # prevents deletion until the commit
+        )
     ]
 
 

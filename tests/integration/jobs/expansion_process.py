@@ -1,33 +1,42 @@
 """The expansion of one intake process."""
 
+from uuid import UUID
+
 import sqlalchemy as sa
 
 from core.clock import SystemClock
+from core.states import JobKind
 from jobs.expansion.expander import Expander
-from jobs.expansion.job_loads import job_loads
+from jobs.expansion.job_loads import OPEN, find_leases, loads_query
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
+from jobs.tables.jobs import jobs
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import execute
 from topics.clients.producer import RecordProducer
 
 
-def assert_equal_loads(cached: OpenLoads, counted: list[JobLoad]) -> None:
-    """Compare the loads of a cache with those counted from rows, except for the time left."""
-    expected = [load._replace(left_s=0.0) for load in counted]
-    unleased = [load._replace(left_s=0.0) for load in cached.by_id.values()]
-    assert {
-        load.job_id: load._replace(
-            is_leased=cached.leases.get(load.job_id) is False,
-            is_suspended=cached.leases.get(load.job_id) is True,
-        )
-        for load in unleased
-    } == {load.job_id: load for load in expected}
+def job_loads(connection: sa.Connection) -> list[JobLoad]:
+    """Return the load of every open batch, oldest first, counted from rows."""
+    query = loads_query(JobKind.BATCH).where(OPEN).order_by(jobs.c.created_at, jobs.c.id)
+    return [JobLoad._make(row) for row in connection.execute(query)]
+
+
+def assert_equal_loads(cached: OpenLoads, connection: sa.Connection) -> list[JobLoad]:
+    """Compare the loads of a cache with those counted from rows, except for the time left.
+
+    Return the counted ones.
+    """
+    counted = job_loads(connection)
+    expected = {load.job_id: load._replace(left_s=0.0) for load in counted}
+    assert {k: load._replace(left_s=0.0) for k, load in cached.by_id.items()} == expected
+    assert cached.leases == find_leases(connection)
     assert cached.sums == LoadSums.of(cached.by_id.values())
     assert cached.outstanding == sum(load.outstanding for load in counted)
+    return counted
 
 
 class ExpansionProcess:
@@ -49,15 +58,18 @@ class ExpansionProcess:
 
     def loads(self) -> list[JobLoad]:
         """Return all loads as counted from rows; those of the cache are the same."""
+        with self.cache.current() as cached, self.engine.begin() as connection:
+            return assert_equal_loads(cached, connection)
+
+    def lease_states(self) -> dict[UUID, bool]:
+        """Return the leased jobs of all processes, and whether each lease is suspended."""
         with self.engine.begin() as connection:
-            counted = job_loads(connection)
-        with self.cache.current() as cached:
-            assert_equal_loads(cached, counted)
-        return counted
+            return find_leases(connection)
 
     def claim(self) -> None:
         """Lease all jobs without a holder."""
-        free = [load.job_id for load in self.loads() if not load.is_leased]
+        states = self.lease_states()  # a suspended lease is tried, too
+        free = [load.job_id for load in self.loads() if states.get(load.job_id) is not False]
         self.jobs.acquire([*self.jobs.ids, *free], 10)
 
     def lease_jobs(self) -> None:

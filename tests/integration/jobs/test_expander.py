@@ -10,8 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from core.errors import LeaseLostError, MillraceError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
-from jobs.expansion.job_loads import OpenJob, job_loads, open_jobs
-from jobs.expansion.load_sums import JobLoad
+from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.windows import allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
@@ -206,9 +205,6 @@ def test_only_an_unreadable_job_is_suspended(
 
 
 def test_a_suspended_job_has_no_share_of_the_window(site: Site) -> None:
-    def loads() -> dict[UUID, JobLoad]:
-        return {load.job_id: load for load in process.loads()}
-
     with site.engine.begin() as connection:
         tenant_id = add_tenant(connection)
     bad = site.add_job(tenant_id=tenant_id, input_key="gone")
@@ -216,29 +212,25 @@ def test_a_suspended_job_has_no_share_of_the_window(site: Site) -> None:
     process, other = site.start_two()
     process.claim()
     process.expander.run_once({bad: 10, good: 10})
-    after = loads()
-
-    assert (after[bad].is_leased, after[bad].is_suspended) == (False, True)
-    assert (after[good].is_leased, after[good].is_suspended) == (True, False)
+    assert process.lease_states() == {bad: True, good: False}
     with process.cache.current() as cached:
         leased = cached.leased(process.jobs.ids)
-        windows = {after[bad].tenant_pool: 50}
+        windows = {cached.by_id[bad].tenant_pool: 50}
         assert allowances(leased, cached.sums.by_tenant_pool, windows) == {good: 40}
     other.jobs.acquire([bad], 10)
     assert other.jobs.ids == frozenset()  # not before its lease has expired
     process.die()
-    assert not loads()[bad].is_suspended
+    assert bad not in other.lease_states()
     other.jobs.acquire([bad], 10)
     assert other.jobs.ids == {bad}
-    assert loads()[bad].is_leased
+    assert other.lease_states()[bad] is False
 
 
 def test_a_closed_job_is_released(site: Site) -> None:
     job_id = site.add_job()
     process = site.start_claiming()
     execute(site.engine, "UPDATE jobs SET close_reason = 'expired'")
-    with site.engine.begin() as connection:
-        assert job_loads(connection) == []
+    assert process.loads() == []
     process.jobs.release_finished(set())
     assert len(process.jobs.ids) == 0
     process.claim()

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from jobs import metrics
-from jobs.expansion.job_loads import ROLE, job_loads
+from jobs.expansion.job_loads import ROLE
 from jobs.expansion.load_cache import CHANGES, LoadCache, changes_since
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing import leases
@@ -101,7 +101,7 @@ def cache(engine: sa.Engine) -> LoadCache:
 
 def assert_current(cache: LoadCache) -> None:
     with cache.current() as cached, cache.engine.begin() as connection:
-        assert_equal_loads(cached, job_loads(connection))
+        assert_equal_loads(cached, connection)
 
 
 def test_loads_are_those_of_the_rows_after_any_history(history: History, cache: LoadCache) -> None:

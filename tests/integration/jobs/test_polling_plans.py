@@ -5,7 +5,8 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.expansion.job_loads import EXPANSION_DUE, loads_query, requests_query
+from core.states import JobKind
+from jobs.expansion.job_loads import EXPANSION_DUE, OPEN, loads_query, requests_query
 from jobs.leasing.leases import claimable
 from jobs.outbox_relay import CLAIM_MAX, claim_query
 from jobs.recovery.expiry import expiry_due_query
@@ -23,7 +24,7 @@ MISSING = sa.text(MISSING_INDEXES.text).bindparams(
 @pytest.mark.parametrize(
     ("query", "is_in_order"),
     [
-        (loads_query(), False),
+        (loads_query(JobKind.BATCH).where(OPEN), False),
         (requests_query(["pool"], 9), False),
         (claimable("intake", 9, sa.and_(EXPANSION_DUE, jobs.c.id.in_([UUID(int=1)]))), False),
         (claimable("intake", 9, jobs.c.state == "validating"), False),

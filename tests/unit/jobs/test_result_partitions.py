@@ -25,7 +25,7 @@ class Broker:
 
 def test_jobs_of_unavailable_partitions_are_left_out_until_they_return() -> None:
     broker, partitions = Broker(), ResultPartitions()
-    loads = [JobLoad(UUID(int=n), UUID(int=1), "m", "p", 10, 5, 0, True) for n in range(16)]
+    loads = [JobLoad(UUID(int=n), UUID(int=1), "p", 10, 5, 0) for n in range(16)]
 
     def available() -> list[int]:
         partitions.update(cast(TopicAdmin, broker))

@@ -13,7 +13,7 @@ MAX = 1000
 
 
 def load(number: int, outstanding: int, tenant: int = 1) -> JobLoad:
-    return JobLoad(UUID(int=number), UUID(int=tenant), "small", "pool", 5000, outstanding, 0, False)
+    return JobLoad(UUID(int=number), UUID(int=tenant), "pool", 5000, outstanding, 0)
 
 
 def chosen_of(due: list[UUID], loads: list[JobLoad], *waiting: UUID) -> list[UUID]:

@@ -11,7 +11,7 @@ STALLED_ID = UUID(int=1)
 
 
 def load(emitted: int, terminal: int, number: int = 1) -> JobLoad:
-    return JobLoad(UUID(int=number), UUID(int=2), "small", "pool", 1000, emitted, terminal, True)
+    return JobLoad(UUID(int=number), UUID(int=2), "pool", 1000, emitted, terminal)
 
 
 STALLED = load(10, 5)

@@ -7,7 +7,6 @@ import pytest
 
 from results.webhooks.delivery.retry_schedule import (
     DELAYS_S,
-    RETRIED_FOR_S,
     DeliveryFailure,
     next_delay_s,
     queue_backoff_s,
@@ -25,7 +24,7 @@ def test_published_schedule() -> None:
 
 def test_documented_duration_matches_the_schedule() -> None:
     page = (Path(__file__).parents[4] / "docs/webhooks.md").read_text().replace("\n", " ")
-    total_s = RETRIED_FOR_S
+    total_s = sum(DELAYS_S)
     later_min = math.ceil(total_s * 0.1 / 60)
 
     assert f"at least {total_s // 3600:.0f} h {total_s % 3600 // 60:.0f} min after" in page
