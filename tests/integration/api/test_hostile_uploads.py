@@ -144,7 +144,7 @@ def test_slow_and_silent_uploads_are_refused(open_site: OpenSite) -> None:
                 answer = read_answer(slow)
                 break
             except TimeoutError:
-                assert time.monotonic() - began_s < 10
+                assert time.monotonic() - began_s < 30
                 slow.sendall(chunk(b"x"))
         assert answer.status == 408
         assert read_answer(silent).status == 408

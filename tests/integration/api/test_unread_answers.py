@@ -54,7 +54,7 @@ def serving(idle_timeout_s: float, *, sent_bytes: int | None = None) -> Iterator
         yield listener.getsockname()
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(20)
 
 
 def asking(address: tuple[str, int], *paths: bytes) -> socket.socket:
@@ -159,4 +159,4 @@ def test_an_unread_last_response_is_dropped(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(address)
         connection.sendall(ask)
-        assert has_ended.wait(10)
+        assert has_ended.wait(20)

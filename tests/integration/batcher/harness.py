@@ -148,7 +148,7 @@ class Caller:
     def stop(self) -> None:
         """Stop without a farewell record."""
         self._stopping.set()
-        self._thread.join(10)
+        self._thread.join(20)
         self._producer.close()
 
     def _beat(self) -> None:
@@ -204,7 +204,7 @@ class Replica:
     def stop(self) -> None:
         """Stop publishing."""
         self._stopping.set()
-        self._thread.join(10)
+        self._thread.join(20)
         for closing in (self._batches, self._demand, self._producer):
             closing.close()
 

@@ -26,7 +26,7 @@ def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[ReceivedRecord]
     """Read the first records of a topic."""
     tail = TopicTailReader(kafka, topic, client_id="test-reader")
     records: list[ReceivedRecord] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     try:
         while len(records) < count and time.monotonic() < deadline:
             records += tail.poll(0.2)

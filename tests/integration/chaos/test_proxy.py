@@ -11,7 +11,7 @@ from chaos.installations import proxy as proxies
 from chaos.installations.proxy import Proxy
 from cli.stack.processes.ports import HOST
 
-WAIT_S = 10.0
+WAIT_S = 20.0
 SHORT_S = 0.3
 
 

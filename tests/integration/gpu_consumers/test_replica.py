@@ -85,7 +85,7 @@ def test_a_large_item_is_read_from_its_file_and_fails_alone_without_it(
 def test_grants_grow_with_the_items_that_end(replica: ThreadedReplica) -> None:
     replica.start()
     demand = Demand("b", "bulk", {POOL: 50})
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     tail = TopicTailReader(replica.kafka, CAPACITY, client_id="grants")
     granted: list[Capacity] = []
     sent = False

@@ -35,7 +35,7 @@ def test_an_idle_replica_ends_when_a_tail_reader_fails(
 ) -> None:
     replica.start()
     newer_control = [kind_headers(topic.records[0])[0], ("schema", b"99")]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     while not replica.left.wait(0.2):  # the reader of demand starts at some later moment
         assert time.monotonic() < deadline
         replica.producer.send(topic.name, b"", partition=0, key=b"k", headers=newer_control)
@@ -78,9 +78,9 @@ def test_a_stop_does_not_commit_an_unpublished_batch(replica: ThreadedReplica) -
     replica.objects.gate.clear()
     replica.engine.answer = b'"%s"' % (b"x" * ANSWER_BYTES_MAX)
     replica.send(batch(Chunk(job(), items(0, 1))))
-    assert replica.engine.called.wait(20)
+    assert replica.engine.called.wait(40)
     replica.stop.set()
-    assert replica.left.wait(20)
+    assert replica.left.wait(40)
     replica.objects.gate.set()
     replica.join()
     assert replica.lag() == 1
@@ -116,7 +116,7 @@ def test_a_batch_that_ends_during_the_drain_restores_no_credit(replica: Threaded
     replica.join()
     assert sorted(o.index for o in replica.outcomes(2)) == [0, 1]
     assert replica.lag() == 0
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     states: list[bool] = []
     while not states and time.monotonic() < deadline:
         found = of_this_pool(replica.read(CAPACITY, is_withdrawn))

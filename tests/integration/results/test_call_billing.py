@@ -179,7 +179,7 @@ def test_writers_bill_while_days_are_dropped(engine: sa.Engine) -> None:
                 until(lambda: written >= aim or writing.done())  # noqa: B023  at once
         finally:
             stop.set()
-        writing.result(10)
+        writing.result(20)
     assert sum(row[1] for row in ledger(engine)) == written + 3
 
 

@@ -1,9 +1,9 @@
 """Goal: several settled jobs are finalised at once, and a failing one does not block the others."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -112,11 +112,10 @@ def test_two_processes_finalise_every_job_once(
 def test_notification_wakes_the_finaliser(
     engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
-    with running(finaliser(engine, store, "one", look_interval_s=5), database_url):
+    with running(finaliser(engine, store, "one", look_interval_s=60), database_url):
         for _ in range(3):
-            job_id, settled_at = settle(engine, *OUTCOMES), time.monotonic()
-            until(lambda job_id=job_id: all_completed(engine, job_id))  # type: ignore[misc]
-            assert time.monotonic() - settled_at < 4
+            job_id = settle(engine, *OUTCOMES)
+            until(partial(all_completed, engine, job_id))
 
 
 def test_failing_job_blocks_no_other(
@@ -160,7 +159,7 @@ def test_heartbeats_extend_a_lease_and_report_its_loss(engine: sa.Engine) -> Non
             leases.raise_if_lost(lease)
     finally:
         stop.set()
-        background.join(5)
+        background.join(20)
 
 
 def test_role_ends_when_the_database_stays_unavailable(store: LocalObjectStore) -> None:

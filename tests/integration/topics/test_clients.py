@@ -236,7 +236,7 @@ def test_job_controls_are_read_and_the_failure_of_the_thread_is_raised(
     newer_control = [("kind", b"control"), ("schema", b"99")]
     producer.send("control", b"", partition=0, key=b"k", headers=newer_control)
     producer.flush(10)
-    closed._thread._thread.join(10)
+    closed._thread._thread.join(20)
     with pytest.raises(SchemaTooNewError):
         closed.is_closed(UUID(int=1))
     closed.stop()

@@ -29,5 +29,5 @@ async def test_checks_repeat_through_an_outage_and_end_with_a_loss(
         raise outcomes.pop(0)
 
     with pytest.raises(CommitsLostError):
-        await asyncio.wait_for(watch_commits(check, log), 10)
+        await asyncio.wait_for(watch_commits(check, log), 20)
     assert [numbers[UUID(int=1)] for numbers in seen] == [7, 8]

@@ -92,7 +92,7 @@ async def test_refused_items_are_requeued_and_the_rest_of_the_batch_runs(
     (held,) = batch_of(b"hold", b"b", job_number=2).parts
     batch = msgspec.structs.replace(batch_of(b"c"), parts=[refused, held])
     replica.start_batch(batch, is_redelivered=is_redelivered)
-    await asyncio.wait_for(replica.engine.holds.wait(), 5)
+    await asyncio.wait_for(replica.engine.holds.wait(), 20)
     replica.engine.gate.set()
 
     assert await replica.wait_ended() is None

@@ -67,7 +67,7 @@ async def test_a_failed_publication_keeps_the_batch_uncommitted(bulk: BulkReplic
         bulk.engine.gate.clear()
         bulk.start_batch(batch_of(b"{}", b"hold", b"{}"))
         with pytest.raises(DeliveryError):
-            await asyncio.wait_for(asyncio.shield(bulk.tasks.failed), 5)
+            await asyncio.wait_for(asyncio.shield(bulk.tasks.failed), 20)
     bulk.engine.gate.set()
     await run_loop()
     assert published(bulk) == []

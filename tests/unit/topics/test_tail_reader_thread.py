@@ -135,7 +135,7 @@ def test_the_wait_of_a_stop_counts_from_its_request_and_a_hanging_reader_stays_o
     reader = cast("TopicTailReader", HangingReader())
     thread = TailReaderThread(reader, lambda _: None, name="test", stop_s_max=0.0)
     thread.start()
-    assert has_polled.wait(10)
+    assert has_polled.wait(20)
     thread.request_stop()
     thread.stop()  # returns although the poll hangs; closing the reader would raise AttributeError
     may_return.set()
