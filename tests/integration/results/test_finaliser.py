@@ -28,7 +28,7 @@ from results.finaliser.item_rows import RowNotFoundError
 from results.retention import object_removal
 from results.retention.object_removal import FileRemoval
 from results.settings import FinaliserSettings
-from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
 from storage.postgres.engines import DATABASE_UNAVAILABLE
@@ -41,8 +41,10 @@ from tests.integration.results.outcomes import (
     days_ago,
     execute,
     job,
+    keys,
     new_engine,
     outcome,
+    record_deletions,
     scalars,
     settle,
     write,
@@ -87,10 +89,6 @@ def removed_count(engine: sa.Engine) -> int:
 
 def all_completed(engine: sa.Engine, *job_ids: UUID) -> bool:
     return all(job(engine, job_id)["state"] == "completed" for job_id in job_ids)
-
-
-def keys(store: LocalObjectStore, prefix: str = "") -> set[str]:
-    return {found.key for found in store.list(prefix)}
 
 
 def test_two_processes_finalise_every_job_once(
@@ -251,14 +249,8 @@ def test_refused_files_block_no_others(
         changes = {"object_key": f"files/{n}", "expires_at": days_ago(9 - n)}
         execute(engine, sa.update(files).where(files.c.id == file_id).values(changes))
         write_object(store, f"files/{n}", b"{}")
-    delete, refused = store.delete, {"files/0", "files/1", "files/3"}
-
-    def refusing(key: str) -> None:
-        if key in refused:
-            raise ObjectStoreRefusedError
-        delete(key)
-
-    monkeypatch.setattr(store, "delete", refusing)
+    refused = {"files/0", "files/1", "files/3"}
+    record_deletions(monkeypatch, store, refused)
     role = FileRemoval(engine, store)
     for _ in range(3):
         role.run_once()

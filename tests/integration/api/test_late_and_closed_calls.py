@@ -1,4 +1,4 @@
-"""Goal: delays before the record count against the timeout and never duplicate a durable call."""
+"""Goal: a durable call that is late, closed or cannot be sent is answered and never duplicated."""
 
 import threading
 from typing import Any
@@ -7,11 +7,12 @@ import pytest
 
 import api.online.durable.durable_calls
 import api.online.send.call_sender
+from core.states import CloseReason
 from gpu_consumers.payloads.bodies import store_body
 from storage.objects.errors import ObjectStoreUnavailableError
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.online_site import Online
-from tests.integration.api.pool import PlayedPool
+from tests.integration.api.pool import PlayedPool, Script
 from tests.support.until import until
 from topics.errors import DeliveryError
 from topics.records.records import Chunk, ReplyEnd
@@ -115,3 +116,45 @@ def test_a_committed_call_that_cannot_be_sent_is_accepted(
     keyed = online.call(**KEY)
     assert refused(keyed, 503)["code"] == "log_unavailable"
     assert online.job_count() == 2
+
+
+CONFLICT = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
+
+
+REPLICAS_WORD = ReplyEnd(
+    409, b'{"error":{"message":"m","type":"t","param":null,"code":"cancelled"}}'
+)
+
+
+def say_cancelled(pool: PlayedPool, chunk: Chunk) -> None:
+    """Cut a call short, as a replica does that hears of it first."""
+    pool.reply(chunk, end=REPLICAS_WORD)
+
+
+def tell_of_close(pool: PlayedPool, chunk: Chunk) -> None:
+    """Drop a call unsent, as a batcher does: only `control` tells of it."""
+    pool.close_job(chunk.job.job_id, CloseReason.CANCELLED)
+
+
+@pytest.mark.parametrize("script", [say_cancelled, tell_of_close])
+@pytest.mark.parametrize("headers", [KEY, {"Prefer": "wait=5"}])
+def test_a_job_cancelled_by_another_process_ends_its_call(
+    online: Online, script: Script, headers: dict[str, str]
+) -> None:
+    online.pool.script = script
+    answer = online.call(**headers)
+    assert refused(answer, 409)["code"] == "job_cancelled"
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_an_expired_job_ends_its_call(online: Online) -> None:
+    online.pool.script = lambda pool, chunk: pool.close_job(chunk.job.job_id, CloseReason.EXPIRED)
+    answer = online.call(**KEY)
+    assert refused(answer, 504)["code"] == "deadline_exceeded"
+
+
+def test_a_409_of_the_engine_is_passed_on(online: Online) -> None:
+    conflict = ReplyEnd(409, CONFLICT)
+    online.pool.script = lambda pool, chunk: pool.reply(chunk, end=conflict)
+    answer = online.call(**KEY)
+    assert (answer.status_code, answer.content) == (409, CONFLICT)
