@@ -35,11 +35,6 @@ def until_empty(site: Site) -> None:
     until(lambda: not site.stored())
 
 
-@pytest.mark.parametrize("content", [PURPOSE + FILE + END, FILE + PURPOSE + END])
-def test_any_order_of_parts(site: Site, content: bytes) -> None:
-    assert send_form(site, content).status == 200
-
-
 @pytest.mark.parametrize(
     ("content", "param"),
     [
@@ -90,16 +85,6 @@ def test_a_key_revoked_during_the_upload_stores_nothing(open_site: OpenSite) -> 
 
 def test_a_compressed_upload_is_refused(site: Site) -> None:
     assert send_form(site, PURPOSE + FILE + END, Content_Encoding="gzip").status == 415
-
-
-def test_a_raw_line_break_in_a_name(site: Site, client: httpx.Client) -> None:
-    content = PURPOSE + part("file", b"{}", '; filename="a\nb\x0b.jsonl"') + END
-    answer = send_form(site, content)
-    assert answer.status == 200
-    (file,) = ok(client.get("/v1/files"))["data"]
-    assert client.get(f"/v1/files/{file['id']}/content").status_code == 200
-
-    assert file["filename"] == "ab.jsonl"
 
 
 def test_a_file_above_the_limit_is_refused(site: Site, client: httpx.Client) -> None:

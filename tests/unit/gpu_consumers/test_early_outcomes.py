@@ -42,21 +42,6 @@ async def test_each_outcome_is_published_once_while_others_run(
     assert published(bulk) == [0, 1, 2]
 
 
-async def test_a_quarantined_batch_is_recorded_as_completed_after_its_early_outcomes(
-    bulk: BulkReplica,
-) -> None:
-    bulk.log.unacknowledged_kind = "outcomes"
-    await start_with_a_slow_item(bulk, is_redelivered=True)
-    bulk.log.unacknowledged_kind = None
-    recorded = len(bulk.attempts.recorded)
-    bulk.engine.gate.set()
-    await run_loop()
-    assert len(bulk.attempts.recorded) == recorded
-    bulk.log.acknowledge()
-    await until_true(lambda: bulk.consumer.offsets == [0])
-    assert not bulk.attempts.recorded[-1].units
-
-
 async def test_a_failed_publication_keeps_the_batch_uncommitted(bulk: BulkReplica) -> None:
     def fail(*_: object, **options: Any) -> None:
         options["on_delivery"](DeliveryError("results"))
@@ -85,15 +70,18 @@ async def test_outcomes_that_need_the_object_store_wait_for_their_batch(bulk: Bu
     assert run.may_publish_early
 
 
+@pytest.mark.parametrize("is_redelivered", [False, True])
 async def test_a_batch_ends_after_the_acknowledgement_of_its_early_outcomes(
-    bulk: BulkReplica,
+    bulk: BulkReplica, is_redelivered: bool
 ) -> None:
     bulk.log.unacknowledged_kind = "outcomes"
-    await start_with_a_slow_item(bulk)
+    await start_with_a_slow_item(bulk, is_redelivered=is_redelivered)
     bulk.log.unacknowledged_kind = None
+    recorded = len(bulk.attempts.recorded)
     bulk.engine.gate.set()
     await run_loop()
-    assert published(bulk) == [0, 1, 2]
-    assert bulk.consumer.offsets == []
+    assert (published(bulk), bulk.consumer.offsets) == ([0, 1, 2], [])
+    assert len(bulk.attempts.recorded) == recorded
     bulk.log.acknowledge()
     await until_true(lambda: bulk.consumer.offsets == [0])
+    assert not is_redelivered or not bulk.attempts.recorded[-1].units
