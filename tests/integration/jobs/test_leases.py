@@ -1,4 +1,4 @@
-"""Goal: one holder per job and role, first jobs of every tenant first, no write by an old holder."""
+"""Goal: one holder per job and role, every tenant has its turn, no write by an old holder."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
