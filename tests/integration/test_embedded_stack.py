@@ -90,7 +90,7 @@ def write_marks(stack: Stack) -> None:
     admin.create_topics([NewTopic("marks", 1, 1)])["marks"].result(timeout=30)
     producer = Producer({**servers, "acks": "all"})
     producer.produce("marks", b"mark")
-    assert producer.flush(15) == 0
+    assert producer.flush(40) == 0
     execute(stack.server.url, "CREATE TABLE marks AS SELECT 'mark' AS mark")
 
 

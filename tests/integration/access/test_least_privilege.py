@@ -146,7 +146,7 @@ def test_no_role_writes_or_reads_a_topic_that_is_not_its_own(
 
         for name in foreign:
             producer.produce(PREFIX + name, b"forged", partition=0, on_delivery=report)
-        producer.flush(20)
+        producer.flush(40)
         refused = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT}
         assert {name: code for name, code in errors.items() if code not in refused} == {}
         unread = [topic.name for topic in topics if role not in topic.read_by]

@@ -117,18 +117,18 @@ class Requests:
                 ),
                 headers=chunk_headers(record, self._class),
             )
-        self.producer.flush(20)
+        self.producer.flush(40)
 
     def send_calls(self, *jobs: JobRef) -> None:
         """Send online calls, each a chunk of one item."""
         for job in jobs:
             send_chunk(self.producer, Chunk(job, [Item(0, "", b"{}", 10)]), self._class)
-        self.producer.flush(20)
+        self.producer.flush(40)
 
     def send_raw(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
         """Send an arbitrary record."""
         self.producer.send(self._topic.name, value, partition=0, headers=headers)
-        self.producer.flush(20)
+        self.producer.flush(40)
 
 
 class Caller:

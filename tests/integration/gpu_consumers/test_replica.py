@@ -57,7 +57,7 @@ def test_items_of_a_closed_job_are_not_executed(replica: ThreadedReplica) -> Non
         key=UUID(int=1).bytes,
         headers=kind_headers(JobControl),
     )
-    replica.producer.flush(10)
+    replica.producer.flush(40)
     replica.start()
     replica.send(batch(Chunk(job(1), items(0, 3, b"no")), Chunk(job(2), items(3, 1, b"yes"))))
     assert [o.index for o in replica.outcomes(1)] == [3]

@@ -214,7 +214,7 @@ class ThreadedReplica:
             partition=partition,
             headers=kind_headers(Batch),
         )
-        self.producer.flush(10)
+        self.producer.flush(40)
 
     def read(self, topic: Topic, enough: Callable[[list[object]], bool]) -> list[object]:
         """Read `topic` until `enough` holds; return its decoded records."""

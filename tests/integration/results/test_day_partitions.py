@@ -69,7 +69,7 @@ def test_concurrent_writers_create_one_partition(database_url: str) -> None:
     def race(engine: sa.Engine) -> None:
         partitions = DayPartitions(engine)
         for day in range(DAY, DAY + 5):
-            barrier.wait(10)
+            barrier.wait(40)
             partitions.ensure([day])
 
     with ThreadPoolExecutor(len(engines)) as threads:

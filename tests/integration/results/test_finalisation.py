@@ -238,7 +238,7 @@ def test_one_of_two_concurrent_finalisers_wins(engine: sa.Engine, store: LocalOb
     barrier = threading.Barrier(2)
 
     def wait_for_rival() -> None:
-        barrier.wait(10)
+        barrier.wait(40)
 
     def attempt(lease: Lease) -> str:
         try:

@@ -41,7 +41,7 @@ class Intake:
         self.engine, self.clock = engine, ManualClock()
         self.reader = CommitWatermarkReader(kafka, client_id="test-intake")
         self.publisher = WatermarkPublisher(engine, self.reader, producer, self.clock)
-        self.publisher.start(10)
+        self.publisher.start(40)
 
     def publish(self) -> int:
         """Publish the next number and return it once it is on the log."""
@@ -76,7 +76,7 @@ def intake(engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer) ->
 @pytest.fixture
 def controls(kafka: KafkaSettings) -> Iterator[JobControlReader]:
     reader = JobControlReader(kafka, client_id="test-replica", clock=SystemClock())
-    reader.start(10)
+    reader.start(40)
     yield reader
     reader.stop()
 

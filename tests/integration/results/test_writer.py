@@ -47,7 +47,7 @@ def test_process_ends_on_the_log_close_their_job_once(engine: sa.Engine, log: Jo
 def test_newer_schema_stops_the_role_before_its_offset(engine: sa.Engine, log: JobLog) -> None:
     newer = [("kind", b"outcomes"), ("schema", b"99")]
     log.producer.send(RESULTS.name, b"", partition=0, headers=newer)
-    log.producer.flush(10)
+    log.producer.flush(40)
 
     with running(engine, log.kafka) as role:
         role.thread.join(DEADLINE_S)
