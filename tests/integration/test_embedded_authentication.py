@@ -20,6 +20,7 @@ from cli.stack.data_folder import cache_dir
 from cli.stack.errors import StackError
 from cli.stack.services.embedded_kafka import EmbeddedKafka
 from cli.stack.services.embedded_postgres import EmbeddedPostgres
+from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
@@ -99,7 +100,7 @@ def test_log_of_an_earlier_release_asks_for_the_password_of_its_folder(tmp_path:
         assert is_refused_by_kafka(plain)
         assert is_refused_by_kafka(wrong)
         assert not controller_answers(tmp_path)
-        assert not is_refused_by_kafka(broker.client_settings)
+        until(lambda: not is_refused_by_kafka(broker.client_settings))
         log = "".join(path.read_text() for path in (tmp_path / "kafka").rglob("server*.log*"))
 
     secret = (tmp_path / "kafka" / "password").read_text()

@@ -87,10 +87,10 @@ def running_server(server: EmbeddedPostgres, logs: Path) -> Iterator[Supervisor]
 def write_marks(stack: Stack) -> None:
     servers = stack.broker.client_settings.client_options()
     admin = AdminClient(servers)
-    admin.create_topics([NewTopic("marks", 1, 1)])["marks"].result(timeout=15)
+    admin.create_topics([NewTopic("marks", 1, 1)])["marks"].result(timeout=30)
     producer = Producer({**servers, "acks": "all"})
     producer.produce("marks", b"mark")
-    assert producer.flush(15) == 0
+    assert producer.flush(40) == 0
     execute(stack.server.url, "CREATE TABLE marks AS SELECT 'mark' AS mark")
 
 

@@ -1,4 +1,4 @@
-"""Goal: chunks respect their limits, lose no item, and state their index range correctly."""
+"""Goal: chunks and slices of copies respect their limits, and lose no item."""
 
 from itertools import pairwise
 from unittest.mock import patch
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
 from jobs.expansion.emission import send_items
+from results.writer.copied_results import DueCopies, copy_slices
 from tests.support.recording_sender import SentRecords
 from topics.records import chunks as chunks_module
 from topics.records.chunks import split_into_chunks
@@ -62,3 +63,23 @@ def test_records_stay_in_the_shard_in_order_and_their_headers_name_the_items(
         assert (named.job_id, named.day, named.tenant_id) == (JOB.job_id, 20_000, UUID(int=9))
         indexes = list(range(named.first_index, named.last_index + 1))
         assert [item.index for item in chunk.items] == indexes
+
+
+ITEMS, BYTES = 10, 1000
+counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 1500)), max_size=20)
+
+
+@given(counts=counts)
+def test_every_original_is_in_one_slice_within_the_limits(counts: list[tuple[int, int]]) -> None:
+    due = [DueCopies(index, *its) for index, its in enumerate(counts)]
+    found = list(copy_slices(due, items_max=ITEMS, bytes_max=BYTES))
+    assert sorted(o for part in found for o in part.originals) == list(range(len(due)))
+    for part in found:
+        its = [due[original] for original in part.originals]
+        if part.is_complete:
+            assert sum(one.copy_count for one in its) == part.count_max <= ITEMS
+            assert sum(one.copy_count * one.size_bytes for one in its) <= BYTES
+        else:
+            (one,) = its
+            assert 1 <= part.count_max <= ITEMS
+            assert part.count_max == 1 or part.count_max * one.size_bytes <= BYTES

@@ -135,7 +135,7 @@ async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
                 call.fail(stream_interrupted())
             case _:
                 await asyncio.sleep(0)
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 20)
     return client, said
 
 
@@ -168,9 +168,9 @@ async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
 
     running = answering(call, send)
     call.receive_reply(reply(call, b"{}", end=ReplyEnd(200, b"")), now_s=1.0)
-    await asyncio.wait_for(is_waiting.wait(), 5)
+    await asyncio.wait_for(is_waiting.wait(), 20)
     running.cancel()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 20)
 
     assert client.ended
     assert b'"code":"stream_interrupted"' in client.body
@@ -192,13 +192,13 @@ async def test_a_stream_that_its_reader_holds_up_is_cut(how: str, held_up: str) 
 
     running = answering(call, send, connection=connection)
     calls.receive_replies([reply(call, b"{}")], now_s=1.0)
-    await asyncio.wait_for(is_waiting.wait(), 5)
+    await asyncio.wait_for(is_waiting.wait(), 20)
     if how == "bytes":
         calls.receive_replies([reply(call, b"x" * 101)], now_s=1.0)
     else:
         late_s = SystemClock().monotonic_s() + 31
         calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 20)
 
     assert call.failure is not None
     assert call.failure.code == "slow_reader"
@@ -222,11 +222,11 @@ async def test_the_time_that_a_record_takes_is_not_its_readers() -> None:
 
     running = answering(call, client.send, recording=Slow())
     calls.receive_replies([reply(call, b"{}", end=ReplyEnd(200, b""))], now_s=1.0)
-    await asyncio.wait_for(is_saving.wait(), 5)
+    await asyncio.wait_for(is_saving.wait(), 20)
     late_s = SystemClock().monotonic_s() + 31
     calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
     is_saved.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 20)
 
     assert call.failure is None
     assert client.body.endswith(DONE)

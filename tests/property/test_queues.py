@@ -1,5 +1,6 @@
-"""Goal: no buffered item is lost, duplicated or reordered within its job."""
+"""Goal: no buffered item is lost, duplicated or reordered in its job; the lowest rank is first."""
 
+import weakref
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from batcher.faust_app.ordered_acks import AckTicket
+from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.queues import BATCH_BYTES_MAX, Queues
 from tests.unit.batcher.builders import items_of, job_ref
@@ -190,3 +192,50 @@ def lookups_of_a_batch(job_count: int) -> int:
 
 def test_cost_of_a_batch_is_independent_of_the_number_of_jobs() -> None:
     assert lookups_of_a_batch(2000) < 2 * lookups_of_a_batch(100)
+
+
+changes = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "remove"]), st.integers(0, 9), st.integers(0, 5)),
+    max_size=400,
+)
+
+
+@given(changes)
+def test_first_is_the_lowest_in_insertion_order(changes: list[tuple[str, int, int]]) -> None:
+    ordering: IndexedPriorityQueue[int, float] = IndexedPriorityQueue()
+    places: dict[int, float] = {}  # in the order in which they came
+    for action, client, place in changes:
+        if action == "put":
+            ordering.set_priority(client, place)
+            places[client] = place
+        else:
+            ordering.remove(client)
+            places.pop(client, None)
+        assert len(ordering) == len(places)
+        assert [c in ordering for c in range(10)] == [c in places for c in range(10)]
+        if places:
+            first = ordering.first()
+            assert first == min(places, key=places.__getitem__)
+            assert ordering.priority(first) == places[first]
+
+
+class Chunk:
+    """Something large."""
+
+
+def test_removed_keys_are_freed_and_entries_bounded() -> None:
+    """As in a pool that is away: nobody asks who is first."""
+    ordering: IndexedPriorityQueue[Chunk, float] = IndexedPriorityQueue()
+    stays = Chunk()
+    ordering.set_priority(stays, 0.0)
+    left: list[weakref.ref[Chunk]] = []
+    for _ in range(1000):
+        chunk = Chunk()
+        ordering.set_priority(chunk, 1.0)
+        ordering.set_priority(stays, -1.0 * len(left))
+        ordering.remove(chunk)
+        left.append(weakref.ref(chunk))
+        del chunk
+    assert not any(ref() for ref in left)
+    assert len(ordering._heap) < 20
+    assert ordering.first() is stays

@@ -30,7 +30,7 @@ FIRST, SECOND = 1, 2
 _HEAP = "256m"
 _CLUSTER_ID = "bWlsbHJhY2UtdGVzdHMtMQ"
 _READY_S_MAX = 60.0
-_REQUEST_S_MAX = 15.0
+_REQUEST_S_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)

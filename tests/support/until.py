@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 40.0
 _POLL_S: Final = 0.01
 
 

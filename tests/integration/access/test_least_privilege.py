@@ -146,7 +146,7 @@ def test_no_role_writes_or_reads_a_topic_that_is_not_its_own(
 
         for name in foreign:
             producer.produce(PREFIX + name, b"forged", partition=0, on_delivery=report)
-        producer.flush(20)
+        producer.flush(40)
         refused = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT}
         assert {name: code for name, code in errors.items() if code not in refused} == {}
         unread = [topic.name for topic in topics if role not in topic.read_by]
@@ -161,7 +161,7 @@ def test_no_role_writes_or_reads_a_topic_that_is_not_its_own(
 
 def is_unreadable(consumer: KafkaConsumer, topic: str) -> bool:
     """Whether the broker refuses to let the consumer read a topic."""
-    if consumer.list_topics(topic, timeout=15).topics[topic].error is not None:
+    if consumer.list_topics(topic, timeout=30).topics[topic].error is not None:
         return True  # not even described
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     try:

@@ -26,7 +26,7 @@ from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 REPEAT_S = 0.1
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 40.0
 
 Script = Callable[["PlayedPool", Chunk], None]
 

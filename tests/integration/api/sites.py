@@ -30,7 +30,7 @@ from tenancy.key_secrets import NewKey
 from tenancy.tenants import create_tenant
 from tests.support.until import until
 
-READY_S_MAX = 20.0
+READY_S_MAX = 40.0
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def test_a_batch_is_redriven_once_and_byte_for_byte(
 
 def test_overlapping_redrives_share_no_item(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have chosen before either commits; what was named may run again."""
-    both_write = threading.Barrier(2, timeout=10)
+    both_write = threading.Barrier(2, timeout=20)
     begin = site.objects.begin_upload
 
     def begun(key: str) -> LocalUpload:

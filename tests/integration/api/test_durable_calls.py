@@ -209,7 +209,7 @@ def test_a_preferred_wait_ends_with_a_202_that_is_replayed(online: Online) -> No
     online.pool.script = say_nothing
     began_s = time.monotonic()
     answer = online.call(Prefer="wait=1", Idempotency_Key="k")
-    assert 0.9 < time.monotonic() - began_s < 5.0
+    assert 0.9 < time.monotonic() - began_s < 20.0
     accepted = ok(answer, 202)
     chunk = online.pool.only_chunk()
     online.record(chunk)

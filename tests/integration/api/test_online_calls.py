@@ -47,16 +47,6 @@ def test_a_stream(online: Online) -> None:
     assert text == 'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
 
 
-def test_own_fields_are_removed_and_the_rest_is_unchanged(online: Online) -> None:
-    body = b'{"model":"org/online", "x": 1.50, "timeout_ms": 5000, "background": false}'
-    online.client.post(ENDPOINT, content=body).raise_for_status()
-    online.client.post(ENDPOINT, content=b' {"model":"org/online" ,"x":1.50}').raise_for_status()
-
-    first, second = online.pool.chunks
-    assert first.items[0].body == b'{"model":"org/online","x":1.50}'
-    assert second.items[0].body == b' {"model":"org/online" ,"x":1.50}'
-
-
 def test_an_engine_error_keeps_its_status_in_a_stream(online: Online) -> None:
     envelope = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
     online.pool.script = lambda pool, chunk: pool.reply(chunk, end=ReplyEnd(422, envelope))
@@ -207,7 +197,6 @@ def test_large_bodies_and_replies_are_sent_by_reference(online: Online) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        (b"", 400, "invalid_json"),
         (b'{"model":"nobody"}', 404, "model_not_found"),
         (b'{"model":"\\u0000"}', 404, "model_not_found"),
         (b'{"model":"org/small"}', 400, "endpoint_not_supported"),

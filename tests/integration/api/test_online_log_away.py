@@ -44,7 +44,7 @@ def test_a_broker_restart(
             assert lost.json()["error"]["code"] == "log_unavailable"
             assert lost.status_code == 503
             fastest_s = min(refuse(online) for _ in range(3))
-            assert fastest_s < 1
+            assert fastest_s < 5
 
             online.pool.script = answer_at_once
             with running_child(broker.child(), tmp_path / "second") as second:

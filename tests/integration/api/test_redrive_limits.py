@@ -101,7 +101,7 @@ def test_concurrent_redrives_are_limited(site: Site, monkeypatch: pytest.MonkeyP
 
     def begun(key: str) -> LocalUpload:
         began.release()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(20)
         return begin(key)
 
     stranger = new_site(site.running)
@@ -113,10 +113,10 @@ def test_concurrent_redrives_are_limited(site: Site, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(site.objects, "begin_upload", begun)
         calls = [threads.submit(client.post, PATH, json=asked) for _ in range(2)]
         try:
-            assert all(began.acquire(timeout=10) for _ in range(2))
+            assert all(began.acquire(timeout=20) for _ in range(2))
             third = client.post(PATH, json=asked)
             calls += [threads.submit(other.post, PATH, json=theirs) for _ in range(2)]
-            assert all(began.acquire(timeout=10) for _ in range(2))
+            assert all(began.acquire(timeout=20) for _ in range(2))
             late = client.post(PATH, json=asked)
         finally:
             may_go_on.set()

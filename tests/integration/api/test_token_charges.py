@@ -70,13 +70,3 @@ def test_a_whole_answer_shows_what_is_left_after_its_usage(online: Online) -> No
     answer = online.call(LARGE)
     assert answer.status_code == 200
     assert int(answer.headers["x-ratelimit-remaining-tokens"]) >= 1000 - 5
-
-
-def test_a_call_that_continues_without_its_client_is_settled_by_its_reply(online: Online) -> None:
-    online.pool.script = say_nothing
-    assert online.call(LARGE | {"background": True}).status_code == 202
-    assert online.call(LARGE).status_code == 429
-    chunk = online.pool.only_chunk()
-    online.pool.script = answer_at_once
-    answer_at_once(online.pool, chunk)
-    online.pool.wait_for(lambda: online.call(LARGE).status_code == 200)

@@ -39,7 +39,7 @@ async def test_a_late_transaction_leaves_no_connection_open(database_url: str) -
         return may_end.wait(10)
 
     running = asyncio.create_task(database.run_across_tenants(work))
-    assert await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(begun.wait, 20)
     database.close()
     may_end.set()
 

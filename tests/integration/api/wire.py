@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from tests.integration.api.sites import Site
 
 BOUNDARY = "frontier"
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 40.0
 
 
 @dataclass(frozen=True)

@@ -117,18 +117,18 @@ class Requests:
                 ),
                 headers=chunk_headers(record, self._class),
             )
-        self.producer.flush(20)
+        self.producer.flush(40)
 
     def send_calls(self, *jobs: JobRef) -> None:
         """Send online calls, each a chunk of one item."""
         for job in jobs:
             send_chunk(self.producer, Chunk(job, [Item(0, "", b"{}", 10)]), self._class)
-        self.producer.flush(20)
+        self.producer.flush(40)
 
     def send_raw(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
         """Send an arbitrary record."""
         self.producer.send(self._topic.name, value, partition=0, headers=headers)
-        self.producer.flush(20)
+        self.producer.flush(40)
 
 
 class Caller:
@@ -148,7 +148,7 @@ class Caller:
     def stop(self) -> None:
         """Stop without a farewell record."""
         self._stopping.set()
-        self._thread.join(10)
+        self._thread.join(20)
         self._producer.close()
 
     def _beat(self) -> None:
@@ -204,7 +204,7 @@ class Replica:
     def stop(self) -> None:
         """Stop publishing."""
         self._stopping.set()
-        self._thread.join(10)
+        self._thread.join(20)
         for closing in (self._batches, self._demand, self._producer):
             closing.close()
 

@@ -26,7 +26,7 @@ def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[ReceivedRecord]
     """Read the first records of a topic."""
     tail = TopicTailReader(kafka, topic, client_id="test-reader")
     records: list[ReceivedRecord] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     try:
         while len(records) < count and time.monotonic() < deadline:
             records += tail.poll(0.2)
@@ -90,7 +90,7 @@ def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(bench: Bench) ->
         key=closed.job_id.bytes,
         headers=kind_headers(JobControl),
     )
-    bench.requests.producer.flush(10)
+    bench.requests.producer.flush(40)
     wait_until(lambda: max(replica.waiting.values()) == 500)
     bench.requests.send(closed, 100, first=500)
     replica.window = 400

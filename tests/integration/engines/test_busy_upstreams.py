@@ -109,9 +109,9 @@ async def test_call_cancelled_in_its_pause_leaks_nothing() -> None:
         assert isinstance(first, EngineAnswer)
         call = asyncio.create_task(run(engine, CHAT, bodies(4)))
         for _ in range(3):
-            await asyncio.wait_for(upstream.refusals.acquire(), 5)
+            await asyncio.wait_for(upstream.refusals.acquire(), 20)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        answers = await asyncio.wait_for(run(engine, CHAT, [chat_body()]), 5)
+        answers = await asyncio.wait_for(run(engine, CHAT, [chat_body()]), 20)
         assert [answer.status_code for answer in answers] == [200]

@@ -112,8 +112,8 @@ async def test_slow_response_does_not_extend_the_item_timeout() -> None:
     async with engine_before(answering(post), item_timeout_s=0.5) as (engine, server):
         start_s = time.monotonic()
         assert code_of(await ask(engine)) == "item_timeout"
-        assert 0.49 <= time.monotonic() - start_s < 5  # a loop's clock may be a tick behind
-        await asyncio.wait_for(server.peers[-1].gone(), 5)
+        assert 0.49 <= time.monotonic() - start_s < 20  # a loop's clock may be a tick behind
+        await asyncio.wait_for(server.peers[-1].gone(), 20)
 
 
 async def test_cancelled_call_closes_its_connection_and_releases_its_slot() -> None:
@@ -132,11 +132,11 @@ async def test_cancelled_call_closes_its_connection_and_releases_its_slot() -> N
     closed = asyncio.Event()
     async with engine_before(answering(post), concurrency=1) as (engine, server):
         call = asyncio.create_task(run(engine, CHAT, [chat_body()]))
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), 20)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 20)
         assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
@@ -158,7 +158,7 @@ async def test_unrequested_bytes_answer_no_item(late: bytes) -> None:
     closed = asyncio.Event()
     async with engine_before(handle) as (engine, server):
         idle.set()
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 20)
         assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
@@ -181,7 +181,7 @@ async def test_idle_connections_and_those_of_a_stopped_engine_are_closed(
         if is_stopped:
             await engine.stop()
         for _ in server.peers:
-            await asyncio.wait_for(gone.get(), 5)
+            await asyncio.wait_for(gone.get(), 20)
         if not is_stopped:
             assert await ask(engine) == EngineAnswer(200, b"{}")
 
@@ -200,7 +200,7 @@ async def test_large_body_is_sent_in_parts() -> None:
     filled, refused = asyncio.Event(), asyncio.Event()
     async with engine_before(handle) as (engine, _):
         call = asyncio.create_task(ask(engine, chat_body("x" * 64_000_000)))
-        transport = await asyncio.wait_for(_full_transport(engine), 10)
+        transport = await asyncio.wait_for(_full_transport(engine), 20)
         assert transport.get_write_buffer_size() < 1_000_000
         filled.set()
         assert await call == EngineAnswer(413, b'{"error":{}}')

@@ -144,11 +144,11 @@ async def test_cancelled_connect_leaks_nothing() -> None:
     async with raw_server(handle) as server:
         engine = OpenAIHttpEngine(http_settings(server.url.replace("http:", "https:")))
         call = asyncio.create_task(run(engine, CHAT, [chat_body()]))
-        await asyncio.wait_for(connected.wait(), 5)
+        await asyncio.wait_for(connected.wait(), 20)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 20)
         await engine.stop()
 
 

@@ -1,7 +1,6 @@
 """Goal: whatever an upstream does to a stream, its call ends once and leaks nothing."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -50,10 +49,8 @@ async def test_stream_ends_with_its_last_event() -> None:
         return False
 
     async with engine_before(answering(post)) as (engine, _):
-        start_s = time.monotonic()
-        answer, _ = await stream(engine, CHAT, BODY)
+        answer, _ = await asyncio.wait_for(stream(engine, CHAT, BODY), 20)
         assert answer.status_code == 200
-        assert time.monotonic() - start_s < 5
 
 
 @pytest.mark.parametrize(
@@ -138,8 +135,8 @@ async def test_cancelled_stream_closes_its_connection() -> None:
     async with engine_before(answering(post)) as (engine, _):
         listener = Listener()
         call = asyncio.create_task(engine.serve(CHAT, BODY, listener))
-        await asyncio.wait_for(listener.first.wait(), 5)
+        await asyncio.wait_for(listener.first.wait(), 20)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(gone.wait(), 5)
+        await asyncio.wait_for(gone.wait(), 20)

@@ -57,7 +57,7 @@ class Caller:
         self._producer.close()
         self._tail.close()
 
-    def await_replies(self, enough: Callable[["Caller"], object], timeout_s: float = 20.0) -> None:
+    def await_replies(self, enough: Callable[["Caller"], object], timeout_s: float = 40.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not enough(self):
             assert time.monotonic() < deadline, self.received

@@ -61,7 +61,7 @@ def test_a_resumed_replica_publishes_only_its_answers_and_frees_its_engine(
 
             for number in range(8):
                 replica.send(batch(Chunk(job(2), items(100 + number, 1, FAST))), number)
-            until(lambda: replica.has_lag(0), timeout_s=20)
+            until(lambda: replica.has_lag(0), timeout_s=40)
             new = set(range(100, 108))
             indexes = [n for n in published(replica, new | set(range(80))) if n not in new]
     assert len(indexes) <= 80 + 8 * 9  # twice: only items that the paused replica had answered

@@ -145,7 +145,7 @@ class ThreadedReplica:
     def start(self) -> None:
         """Start; return when every partition is assigned, so that records from now on are new."""
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(40)
         self.await_owner(JOB_CLASSES if self._job_class == "both" else (self._job_class,))
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ class ThreadedReplica:
         """Send a batch and wait until the engine, with its gate closed, has got it."""
         self.call(self.engine.gate.clear)
         self.send(batch)
-        assert self.engine.called.wait(20)
+        assert self.engine.called.wait(40)
 
     def send(self, batch: Batch, partition: int = 0, job_class: str = "bulk") -> None:
         self.producer.send(
@@ -214,13 +214,13 @@ class ThreadedReplica:
             partition=partition,
             headers=kind_headers(Batch),
         )
-        self.producer.flush(10)
+        self.producer.flush(40)
 
     def read(self, topic: Topic, enough: Callable[[list[object]], bool]) -> list[object]:
         """Read `topic` until `enough` holds; return its decoded records."""
         tail = TopicTailReader(self.kafka, topic, client_id="test-reader")
         found: list[object] = []
-        deadline = time.monotonic() + 25
+        deadline = time.monotonic() + 40
         while not enough(found):
             assert time.monotonic() < deadline, found
             for record in tail.poll(0.2):
@@ -255,7 +255,7 @@ class ThreadedReplica:
         return False
 
     def await_lag(self, expected: int, job_class: str = "bulk") -> None:
-        until(lambda: self.has_lag(expected, job_class), timeout_s=15)
+        until(lambda: self.has_lag(expected, job_class))
 
 
 def _is_bill(record: Outcomes) -> bool:

@@ -29,7 +29,7 @@ def records_of(kafka: KafkaSettings, topic: Topic) -> list[ReceivedRecord]:
         return sum(record.value == mark for record in records) == topic.partition_count
 
     try:
-        until(read, timeout_s=30)
+        until(read, timeout_s=40)
     finally:
         tail.close()
     return [record for record in records if MARK not in record.headers]

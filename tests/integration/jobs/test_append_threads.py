@@ -26,7 +26,7 @@ from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 40.0
 
 
 @pytest.fixture

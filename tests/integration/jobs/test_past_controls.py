@@ -34,13 +34,13 @@ def write(kafka: KafkaSettings, *records: tuple[UUID, int, bool]) -> None:
             timestamp=at_ms,
             headers=kind_headers(JobControl),
         )
-    assert not writer.flush(10)
+    assert not writer.flush(40)
 
 
 def tombstones(kafka: KafkaSettings) -> list[bytes | None]:
     reader = TopicTailReader(kafka, CONTROL, client_id="test-reader")
     with closing(reader):
-        return [record.key for record in reader.read_to_end(20) if record.value is None]
+        return [record.key for record in reader.read_to_end(40) if record.value is None]
 
 
 @pytest.fixture

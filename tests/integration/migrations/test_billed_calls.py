@@ -114,7 +114,7 @@ def test_writers_of_both_releases_bill_each_call_once(old: sa.Engine, database_u
             until(lambda: len(during) > behind + 10 or writing.done())
         finally:
             stop.set()
-        writing.result(10)
+        writing.result(20)
 
     later, day = [new_uuid() for _ in range(5)], today(old)
     bill_now(old, [*calls, *during, *later], day)

@@ -131,7 +131,7 @@ class JobLog:
                 key=job_id.bytes,
                 headers=kind_headers(type(record)),
             )
-        self.producer.flush(10)
+        self.producer.flush(40)
 
     def send_items(self, job_id: UUID, indexes: range) -> None:
         self.send(job_id, outcomes_of(job_id, *map(outcome, indexes)))
@@ -167,7 +167,7 @@ class JobLog:
         assert job(self.engine, job_id)["settled_at"] is not None
         return job_id
 
-    def tally(self, job_id: UUID, *, wait_s: float = 20) -> tuple[RowFingerprints, LogRead]:
+    def tally(self, job_id: UUID, *, wait_s: float = 40) -> tuple[RowFingerprints, LogRead]:
         created_at = job(self.engine, job_id)["created_at"]
         rows = RowFingerprints(TOTAL)
         with self.engine.connect() as connection:

@@ -1,13 +1,16 @@
 """Builders of jobs and outcomes, and checks of their rows."""
 
 import threading
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
+import pytest
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
+from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters, jobs
 from jobs.tables.outbox import outbox
 from results.writer.counters import IS_BILLED
@@ -15,6 +18,8 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
+from storage.objects.errors import ObjectStoreRefusedError
+from storage.objects.object_store import ObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
@@ -114,6 +119,33 @@ def failed(index: int, **fields: Any) -> ItemOutcome:
         "output_tokens": 0,
     }
     return outcome(index, **(given | fields))
+
+
+def keys(store: ObjectStore, prefix: str = "") -> set[str]:
+    """The keys of all stored objects."""
+    return {found.key for found in store.list(prefix)}
+
+
+def record_deletions(
+    monkeypatch: pytest.MonkeyPatch, store: ObjectStore, refused: Collection[str] = ()
+) -> list[str]:
+    """Record the keys that are deleted from now on; the store refuses some."""
+    asked: list[str] = []
+    delete = store.delete
+
+    def deleting(key: str) -> None:
+        asked.append(key)
+        if key in refused:
+            raise ObjectStoreRefusedError
+        delete(key)
+
+    monkeypatch.setattr(store, "delete", deleting)
+    return asked
+
+
+def today(engine: sa.Engine) -> int:
+    """The day of a job that is created now."""
+    return job_day(scalars(engine, sa.select(sa.func.now()))[0])
 
 
 def job_ref(job_id: UUID, day: int = 0) -> JobRef:

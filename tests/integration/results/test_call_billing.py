@@ -1,7 +1,8 @@
-"""Goal: a connection-bound call is billed once, however often it is reported."""
+"""Goal: a connection-bound call is billed once, however often it is reported or restored."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,16 +12,28 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.outcomes import Outcome
-from jobs.store.days import job_day
+from results.rebuilding.database_restore import recover
 from results.retention.day_removal import drop_old_bills
 from results.tables import billed_calls
 from results.writer.call_billing import BILL_CALLS, CallBill, bills_of, write_bills
 from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.record_groups import is_bill
 from storage.postgres.engines import raw_cursor
+from tenancy.audit_reading import read_entries
+from tenancy.installation_log import INSTALLATION
 from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
-from tests.integration.results.outcomes import days_ago, execute, fetch, job_ref, outcome, scalars
+from tests.integration.results.job_log import JobLog
+from tests.integration.results.outcomes import (
+    add_running_job,
+    days_ago,
+    execute,
+    fetch,
+    job_ref,
+    outcome,
+    scalars,
+    today,
+)
 from tests.support.until import until
 from topics.records.records import CallRef, Outcomes
 
@@ -87,10 +100,6 @@ def test_bill_of_an_impossible_day_is_billed_once(engine: sa.Engine, day: int) -
     bill(engine, once)
     bill(engine, once)
     assert ledger(engine) == [(TENANT, 1, 3, 5, NO_JOB)]
-
-
-def today(engine: sa.Engine) -> int:
-    return job_day(scalars(engine, sa.select(sa.func.now()))[0])
 
 
 def test_report_delivered_again_after_midnight_is_not_billed_again(engine: sa.Engine) -> None:
@@ -179,7 +188,7 @@ def test_writers_bill_while_days_are_dropped(engine: sa.Engine) -> None:
                 until(lambda: written >= aim or writing.done())  # noqa: B023  at once
         finally:
             stop.set()
-        writing.result(10)
+        writing.result(20)
     assert sum(row[1] for row in ledger(engine)) == written + 3
 
 
@@ -199,3 +208,66 @@ def test_billing_touches_the_partition_of_its_day_alone(engine: sa.Engine) -> No
     assert plan() == few
     assert "Scan on billed_calls" not in few
     assert "Insert on billed_calls" in few
+
+
+HIT = "the model of an answer out of the cache"
+
+
+def write_report(log: JobLog) -> UUID:
+    call = new_uuid()
+    job = msgspec.structs.replace(job_ref(call), call=CallRef("c", 0))
+    log.write(call, Outcomes(job, [outcome(0, body=b"")]))
+    return call
+
+
+def billed(engine: sa.Engine) -> tuple[set[UUID], int]:
+    """The billed calls, and how many the ledger has."""
+    ours = sa.select(sa.func.sum(usage_ledger.c.item_count)).where(usage_ledger.c.model != HIT)
+    return {*scalars(engine, sa.select(billed_calls.c.request_id))}, scalars(engine, ours)[0] or 0
+
+
+def add_later_hit(engine: sa.Engine) -> None:
+    """Add a cache hit to the ledger, dated long after all reports."""
+    names = [column.name for column in usage_ledger.c]
+    row: dict[str, object] = {name: 0 for name in names if name.endswith("_tokens")}
+    row |= {"tenant_id": new_uuid(), "job_id": NO_JOB, "model": HIT, "model_version": "1"}
+    row |= {"item_count": 1, "created_at": datetime.now(UTC) + timedelta(hours=3)}
+    execute(engine, usage_ledger.insert().values(row))
+
+
+def restore_before(engine: sa.Engine, call: UUID) -> None:
+    """Restore the tables to before the last call was billed."""
+    newest = sa.select(sa.func.max(usage_ledger.c.id)).scalar_subquery()
+    execute(
+        engine,
+        sa.delete(billed_calls).where(billed_calls.c.request_id == call),
+        sa.text("ALTER TABLE usage_ledger DISABLE TRIGGER append_only"),
+        sa.delete(usage_ledger).where(usage_ledger.c.id == newest),
+        sa.text("ALTER TABLE usage_ledger ENABLE TRIGGER append_only"),
+    )
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("has_job", [True, False])
+def test_bills_after_the_backup_are_restored(
+    engine: sa.Engine, log: JobLog, *, known: bool, has_job: bool
+) -> None:
+    """With and without a bill and an unfinished job in the backup."""
+    calls = [write_report(log) for _ in range(1 + known)]
+    assert billed(engine) == ({*calls}, len(calls))
+    restore_before(engine, calls[-1])
+    add_later_hit(engine)
+    assert billed(engine) == ({*calls[:-1]}, int(known))
+    if has_job:  # newer than the reports, which are before its records on the log
+        add_running_job(engine, 3, created_at=datetime.now(UTC) + timedelta(minutes=20))
+
+    recovered = recover(engine, log.kafka)
+    log.write(calls[0])
+
+    assert (recovered.job_count, recovered.is_log_complete) == (int(has_job), True)
+    with engine.connect() as connection:
+        (entry,), _ = read_entries(connection, INSTALLATION, after=None, limit=2) or ([], False)
+    assert (entry.action, entry.actor) == ("installation.recovered", "cli")
+    assert entry.details["jobs"] == int(has_job)
+    assert entry.details["records"] == recovered.record_count
+    assert billed(engine) == ({*calls}, len(calls))

@@ -1,4 +1,4 @@
-"""Goal: a deleted batch is hidden and its bodies are removed; its ledger entries stay."""
+"""Goal: a deleted batch is hidden; its bodies and messages are removed, its ledger entries stay."""
 
 import threading
 from collections.abc import Iterator
@@ -11,21 +11,26 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.errors import JobNotEndedError, JobNotFoundError
-from jobs.leasing.leases import claim
 from jobs.store.batches import cancel_job, find_job, list_jobs
 from jobs.store.days import job_day
 from jobs.store.keyset_pages import PageCursor
 from jobs.tables.files import files, job_inputs
 from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from jobs.tables.retries import dead_items, item_attempts, item_copies, item_retries
-from results.finaliser.finalisation import READY, finalise
 from results.retention import batch_removal
-from results.retention.batch_removal import BatchDataRemoval, due_query, slice_query
+from results.retention.batch_removal import BatchDataRemoval, due_query, messages_query, slice_query
 from results.retention.deletion import delete_batch
 from results.views.dead_letter_queries import (
     DeadLetterPosition,
     find_dead_letter,
     list_dead_letters,
+)
+from results.webhooks.events.messages import ITEM_FAILED
+from results.webhooks.tables import (
+    webhook_attempts,
+    webhook_deliveries,
+    webhook_endpoints,
+    webhook_messages,
 )
 from results.writer.day_partitions import DayPartitions
 from storage.objects.errors import ObjectStoreUnavailableError
@@ -44,11 +49,13 @@ from tests.integration.results.outcomes import (
     failed,
     fetch,
     job,
+    keys,
     ledger,
     outcome,
     scalars,
     write,
 )
+from tests.integration.results.test_finalisation import finalise_next
 
 OF_A_JOB = (
     items, job_slices, item_copies, item_attempts, item_retries, dead_items, job_counters,
@@ -64,9 +71,7 @@ def ended(engine: sa.Engine, store: LocalObjectStore) -> UUID:
     job_id = add_running_job(engine, 4, metadata={"who": "me"})
     write(engine, job_id, failed(2, status_code=500, retryable=True))
     write(engine, job_id, *OUTCOMES)
-    with engine.begin() as connection:
-        (lease,) = claim(connection, role="finaliser", holder="one", ttl_s=60, limit=1, where=READY)
-    finalise(engine, store, lease, check=lambda: None)
+    finalise_next(engine, store)
     appended = f"files/more-{job_id.hex}"
     for key in (f"files/{job_id.hex}", f"{answer_prefix(job_id)}late", appended):
         write_object(store, key, b'{"custom_id":"a"}\n')
@@ -93,10 +98,6 @@ def remove(engine: sa.Engine, store: LocalObjectStore) -> None:
 
 def item_count(engine: sa.Engine, job_id: UUID) -> int:
     return count(engine, items, items.c.job_id == job_id)
-
-
-def stored(store: LocalObjectStore) -> set[str]:
-    return {found.key for found in store.list("")}
 
 
 def assert_put_off(engine: sa.Engine, job_id: UUID) -> None:
@@ -132,7 +133,7 @@ def test_removal_keeps_the_ledger_and_survives_redelivery(
     engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     job_id, kept = ended(engine, store), ended(engine, store)
-    before = stored(store)
+    before = keys(store)
     bill = ledger(engine, job_id)
     assert bill["item_count"] == 4
     delete(engine, job_id)
@@ -143,7 +144,7 @@ def test_removal_keeps_the_ledger_and_survives_redelivery(
 
     rows = {table.name: count(engine, table, table.c.job_id == job_id) for table in OF_A_JOB}
     assert rows == {table.name: 0 for table in OF_A_JOB}
-    assert stored(store) == {key for key in before if kept.hex in key}
+    assert keys(store) == {key for key in before if kept.hex in key}
     assert item_count(engine, kept) == 4
     assert ledger(engine, job_id) == bill
     assert fetch(engine, due_query(1)) == []
@@ -175,10 +176,10 @@ def test_file_is_deleted_with_the_last_batch_that_names_it(
     execute(engine, sa.update(jobs).where(jobs.c.id == other).values(named))
     delete(engine, job_id)
     remove(engine, store)
-    assert f"files/{job_id.hex}" in stored(store)
+    assert f"files/{job_id.hex}" in keys(store)
     delete(engine, other)
     remove(engine, store)
-    assert f"files/{job_id.hex}" not in stored(store)
+    assert f"files/{job_id.hex}" not in keys(store)
 
 
 def test_interrupted_removal_continues(
@@ -200,7 +201,7 @@ def test_interrupted_removal_continues(
     assert item_count(engine, job_id) == 0
     assert_put_off(engine, job_id)
     removal.run_once(ROWS_MAX)
-    assert stored(store) == set()
+    assert keys(store) == set()
 
 
 def test_stop_between_objects_records_no_removal(
@@ -218,13 +219,13 @@ def test_stop_between_objects_records_no_removal(
         stopping.setattr(store, "list", stopped_list)
         BatchDataRemoval(engine, store, stop.is_set).run_once(ROWS_MAX)
 
-    assert [key for key in stored(store) if key.startswith("results/")]
+    assert [key for key in keys(store) if key.startswith("results/")]
     named = sa.select(files.c.removed_at).where(files.c.object_key.startswith("results/"))
     assert set(scalars(engine, named)) == {None}
     assert scalars(engine, sa.select(deletions.c.what)) == ["batch"]
 
     remove(engine, store)
-    assert stored(store) == set()
+    assert keys(store) == set()
     assert fetch(engine, due_query(1)) == []
 
 
@@ -258,7 +259,7 @@ def test_removal_serves_batches_round_robin(
     assert removal.run_once(100) >= 100
 
     assert item_count(engine, large) > 200
-    assert [key for key in stored(store) if small.hex in key] == []
+    assert [key for key in keys(store) if small.hex in key] == []
     assert [row.id for row in fetch(engine, due_query(2))] == [large]
     removal.run_once(ROWS_MAX)
     assert item_count(engine, large) == 0
@@ -296,3 +297,49 @@ def test_slice_reads_only_the_rows_it_removes(engine: sa.Engine) -> None:
 def test_append_only_tables_refuse_changes(engine: sa.Engine, table: sa.Table, change: str) -> None:
     with engine.connect() as connection, pytest.raises(sa.exc.IntegrityError, match="append-only"):
         connection.execute(sa.text(change.format(table.name)))
+
+
+def add_messages(engine: sa.Engine, job_id: UUID, event_type: str, number: int) -> None:
+    """Add messages about a job, each with a delivery and an attempt."""
+    endpoint_id, tenant_id = new_uuid(), job(engine, job_id)["tenant_id"]
+    ids = [new_uuid() for _ in range(number)]
+    endpoint = {"id": endpoint_id, "name": "", "url": "", "event_types": []}
+    its = {"tenant_id": tenant_id, "lane": "e"}
+    told = {"tenant_id": tenant_id, "job_id": job_id, "event_type": event_type, "body": b"{}"}
+    tried = {"number": 1, "started_at": sa.func.now(), "duration_ms": 1}
+    of = [{"endpoint_id": endpoint_id, "message_id": x} for x in ids]
+    execute(
+        engine,
+        webhook_endpoints.insert().values(endpoint | its),
+        webhook_messages.insert().values([told | {"id": x} for x in ids]),
+        webhook_deliveries.insert().values([one | its for one in of]),
+        webhook_attempts.insert().values([one | tried for one in of]),
+    )
+
+
+def test_messages_of_a_deleted_batch_are_removed_in_slices(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_removal, "SLICE_MESSAGES", 2)
+    job_id, kept = ended(engine, store), ended(engine, store)
+    add_messages(engine, job_id, ITEM_FAILED, 5)
+    add_messages(engine, job_id, "batch.completed", 1)
+    add_messages(engine, kept, ITEM_FAILED, 1)
+    with engine.connect() as delivering:
+        its = sa.select(webhook_messages.c.id).where(webhook_messages.c.job_id == job_id)
+        delivering.execute(its.with_for_update())
+        with engine.begin() as connection:
+            connection.execute(sa.text("SET LOCAL lock_timeout = '300ms'"))
+            tenant_id = job(engine, job_id)["tenant_id"]
+            delete_batch(connection, tenant_id, job_id, key_id=new_uuid())
+    with engine.begin() as connection:
+        assert connection.execute(messages_query(job_id)).rowcount == 2
+
+    remove(engine, store)
+
+    query = sa.select(webhook_messages.c.job_id, webhook_messages.c.event_type)
+    assert {tuple(row) for row in fetch(engine, query)} == {
+        (job_id, "batch.completed"),
+        (kept, ITEM_FAILED),
+    }
+    assert [count(engine, table) for table in (webhook_deliveries, webhook_attempts)] == [2, 2]

@@ -140,16 +140,16 @@ for _ in range(2):  # the small one first: it loads the code
 
 
 @pytest.mark.timeout(300)
-def test_200_000_rows_are_read_in_constant_memory(
+def test_100_000_rows_are_read_in_constant_memory(
     engine: sa.Engine, database_url: str, tmp_path: Path
 ) -> None:
-    """200 MB of bodies; memory is measured in a separate process."""
+    """100 MB of bodies; memory is measured in a separate process."""
     settle(engine, outcome(0))
-    large = add_running_job(engine, 200_000)
+    large = add_running_job(engine, 100_000)
     fill = """
         INSERT INTO items SELECT :job, :day, n, 1, 200, 1, 0, 0, 0, 0, now(), 'request-' || n,
             NULL, NULL, convert_to('{"text":"' || repeat('x', 1000) || '"}', 'UTF8'), NULL
-        FROM generate_series(0, 199999) AS n
+        FROM generate_series(0, 99999) AS n
     """
     day = job_day(job(engine, large)["created_at"])
     ended = {"state": "finalizing", "settled_at": sa.func.now()}

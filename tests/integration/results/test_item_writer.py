@@ -88,7 +88,7 @@ def test_settled_job_notifies_the_channel_of_its_kind(
         writer.write({job_id: [outcome(0)]})
         driver.execute("NOTIFY that_is_all")
 
-        heard = [found.channel for found in driver.notifies(timeout=10, stop_after=2)]
+        heard = [found.channel for found in driver.notifies(timeout=40, stop_after=2)]
     assert heard == [woken, "that_is_all"]
 
 

@@ -80,20 +80,22 @@ def test_close_of_a_complete_or_unknown_job_adds_no_rows(engine: sa.Engine) -> N
 
 
 @pytest.mark.parametrize("slices_before_the_crash", [0, 1, 2])
-def test_close_of_30_000_items_continues_after_a_crash(
+def test_close_of_several_slices_continues_after_a_crash(
     engine: sa.Engine, slices_before_the_crash: int
 ) -> None:
-    job_id = add_running_job(engine, 30_100, state="cancelling", close_reason="cancelled")
-    write(engine, job_id, *map(outcome, range(0, 30_100, 301)))
+    job_id = add_running_job(engine, 3_100, state="cancelling", close_reason="cancelled")
+    write(engine, job_id, *map(outcome, range(0, 3_100, 31)))
     reason = CloseReason.CANCELLED
 
-    assert not close(engine, job_id, reason, stop=StopAfter(slices_before_the_crash))
+    assert not close(
+        engine, job_id, reason, stop=StopAfter(slices_before_the_crash), slice_items=1000
+    )
     assert job(engine, job_id)["settled_at"] is None
     if slices_before_the_crash:  # from the first slice on nothing counts
-        write(engine, job_id, outcome(30_099))
-    assert close(engine, job_id, reason)
+        write(engine, job_id, outcome(3_099))
+    assert close(engine, job_id, reason, slice_items=1000)
 
     counted = counters(engine, job_id)
-    assert (counted["succeeded"], counted["cancelled"]) == (100, 30_000)
+    assert (counted["succeeded"], counted["cancelled"]) == (100, 3_000)
     assert job(engine, job_id)["settled_at"] is not None
     assert_totals_agree(engine, job_id)

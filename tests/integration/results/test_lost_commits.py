@@ -41,7 +41,7 @@ class Intake:
         self.engine, self.clock = engine, ManualClock()
         self.reader = CommitWatermarkReader(kafka, client_id="test-intake")
         self.publisher = WatermarkPublisher(engine, self.reader, producer, self.clock)
-        self.publisher.start(10)
+        self.publisher.start(40)
 
     def publish(self) -> int:
         """Publish the next number and return it once it is on the log."""
@@ -76,7 +76,7 @@ def intake(engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer) ->
 @pytest.fixture
 def controls(kafka: KafkaSettings) -> Iterator[JobControlReader]:
     reader = JobControlReader(kafka, client_id="test-replica", clock=SystemClock())
-    reader.start(10)
+    reader.start(40)
     yield reader
     reader.stop()
 
@@ -116,13 +116,13 @@ def test_all_roles_stop_until_the_database_is_recovered(
     with pytest.raises(CommitsLostError):  # a role without a database
         until(controls.raise_failure)
     with pytest.raises(CommitsLostError):  # its start
-        raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=10)
+        raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=30)
     with pytest.raises(CommitsLostError):
         intake.publisher.run_once()
 
     until(lambda: has_recovered(engine, kafka))
 
-    raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=10)
+    raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=30)
     restarted = Intake(engine, kafka, producer)
     with closing(restarted.reader):
         assert restarted.publish() > last
@@ -183,4 +183,4 @@ def test_a_log_of_another_installation_stops_nothing(
         new.publisher.check()
         new.clock.advance(GRACE_S)
         assert new.publish() == 1
-    raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=10)
+    raise_if_log_says_lost(kafka, client_id="test-replica", timeout_s=30)

@@ -1,6 +1,6 @@
-"""Goal: expired data is removed without blocking others; young and running data stays."""
+"""Goal: expired data is removed without blocking others; young, running or refused data stays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
@@ -9,12 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from core.object_names import answer_prefix
-from jobs.store.days import job_day
 from jobs.store.removable_objects import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
-from results.retention import day_removal
+from results.metrics import RETENTION_FAILURES
+from results.retention import day_removal, deletion
 from results.retention.day_removal import day_of, drop_unneeded_days
+from results.retention.deletion import BatchTombstones
 from results.retention.expired_data import old_batches_query
 from results.retention.sweep import RetentionSweep
 from results.retention.sweep_lease import SweepLease
@@ -22,7 +23,9 @@ from results.settings import RetentionSettings
 from results.writer.day_partitions import DayPartitions, partition_name
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
+from storage.postgres.engines import create_engine
 from storage.postgres.items import items
+from storage.postgres.settings import DatabaseSettings
 from tenancy.deletions import deletions
 from tests import conftest
 from tests.integration.jobs.rows import add_file
@@ -33,13 +36,15 @@ from tests.integration.results.outcomes import (
     execute,
     fetch,
     job,
+    keys,
     ledger,
     outcome,
     scalars,
     settle,
+    today,
     write,
 )
-from tests.integration.results.test_deletion import delete, item_count, stored
+from tests.integration.results.test_deletion import delete, item_count
 
 Sweep = Callable[..., None]
 REQUEST = {"kind": "request", "input_file_id": None}
@@ -114,7 +119,7 @@ def test_expired_requests_are_removed_with_all_their_rows(
 
     assert exists(engine, jobs, old, young, running) == [False, True, True]
     assert (item_count(engine, old), item_count(engine, young)) == (0, 1)
-    assert stored(store) == {kept}
+    assert keys(store) == {kept}
     assert ledger(engine, old) == bill
 
 
@@ -151,10 +156,6 @@ def test_tombstones_and_file_rows_are_removed(engine: sa.Engine, sweep: Sweep) -
 def partitions(engine: sa.Engine) -> set[str]:
     query = "SELECT relname FROM pg_class WHERE relname ~ '^items_[0-9]{8}$'"
     return set(scalars(engine, sa.text(query)))
-
-
-def today(engine: sa.Engine) -> int:
-    return job_day(scalars(engine, sa.select(sa.func.now()))[0])
 
 
 def test_unneeded_day_is_dropped(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +268,71 @@ def test_expired_batches_are_found_by_index(engine: sa.Engine) -> None:
         found = connection.exec_driver_sql(explain).scalar_one()
     assert "ix_jobs_kept" in str(found)
     assert found[0]["Plan"]["Actual Rows"] == 1
+
+
+DUE = old_batches_query(10)
+
+
+@pytest.fixture
+def impatient_engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
+    """An engine with a short lock timeout."""
+    settings = database.model_copy(update={"lock_timeout_s": 0.2})
+    engine = create_engine(settings, application_name="test")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def locked_job(engine: sa.Engine) -> UUID:
+    """The oldest batch; its file is not locked yet."""
+    return ended_job(engine, 20)
+
+
+@pytest.fixture
+def holder(engine: sa.Engine, locked_job: UUID) -> Iterator[sa.Connection]:
+    """A connection that locks the file of the oldest batch."""
+    its = sa.select(files.c.id).where(files.c.id == job(engine, locked_job)["input_file_id"])
+    with engine.connect() as connection:
+        connection.execute(its.with_for_update())
+        yield connection
+
+
+def is_kept(engine: sa.Engine, job_id: UUID) -> bool:
+    return job(engine, job_id)["deleted_at"] is None
+
+
+@pytest.mark.usefixtures("holder")
+def test_sweep_continues_after_a_refused_batch(
+    engine: sa.Engine, impatient_engine: sa.Engine, locked_job: UUID, store: LocalObjectStore
+) -> None:
+    others = [ended_job(engine, 11) for _ in range(2)]
+    before = RETENTION_FAILURES._value.get()
+
+    RetentionSweep(impatient_engine, store, RetentionSettings(batch_days=10), "me").run_once()
+
+    assert is_kept(engine, locked_job)
+    assert [item_count(engine, one) for one in (locked_job, *others)] == [1, 0, 0]
+    assert RETENTION_FAILURES._value.get() == before + 1
+
+
+def test_run_ends_after_some_failures_and_the_next_skips_them(
+    engine: sa.Engine,
+    impatient_engine: sa.Engine,
+    locked_job: UUID,
+    holder: sa.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletion, "FAILURES_MAX", 1)
+    other = ended_job(engine, 11)
+    process = BatchTombstones(impatient_engine)
+
+    process.run_once(DUE)
+    assert [is_kept(engine, one) for one in (locked_job, other)] == [True, True]
+    process.run_once(DUE)
+    assert [is_kept(engine, one) for one in (locked_job, other)] == [True, False]
+    holder.rollback()
+    process.run_once(DUE)
+    assert is_kept(engine, locked_job)  # still skipped
+    process.retry_refused()
+    process.run_once(DUE)
+    assert not is_kept(engine, locked_job)

@@ -40,7 +40,7 @@ from results.retention.batch_removal import BatchDataRemoval
 from results.retention.deletion import delete_ended_request
 from results.retention.object_removal import IdempotencyKeyRemoval
 from results.retention.orphan_sweep import OrphanSweep, orphan_lease
-from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
 from storage.postgres.items import items
@@ -51,8 +51,10 @@ from tests.integration.results.outcomes import (
     count,
     failed,
     job,
+    keys,
     ledger,
     outcome,
+    record_deletions,
     scalars,
     write,
 )
@@ -94,10 +96,6 @@ def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
         return find_request(connection, tenant_id, job_id)
 
 
-def objects_of(store: LocalObjectStore) -> set[str]:
-    return {found.key for found in store.list("")}
-
-
 def add_key(
     connection: sa.Connection, tenant_id: UUID, key: str, body_key: str | None, keep_s: float
 ) -> None:
@@ -128,7 +126,7 @@ def test_request_completes_with_its_answer_and_no_files(
     assert (row.expired_at, row.cancelled_at) == (None, None)
     assert (row.output_file_id, row.error_file_id) == (None, None)
     assert ledger(engine, job_id)["output_tokens"] == 5
-    assert objects_of(store) == set()
+    assert keys(store) == set()
     assert scalars(engine, sa.text("SELECT count(*) FROM outbox")) == [2]  # finalizing, completed
 
 
@@ -151,7 +149,7 @@ def test_processes_choose_different_requests(
     RequestFinaliser(engine, store, newest).run_once()
     assert offered == [job_ids, job_ids[:5]]
     assert {job(engine, job_id)["state"] for job_id in job_ids} == {"completed"}
-    assert objects_of(store) <= {request_input_key(job_id) for job_id in job_ids[:2]}
+    assert keys(store) <= {request_input_key(job_id) for job_id in job_ids[:2]}
 
 
 def test_refused_request_completes_with_the_refusal(
@@ -228,7 +226,7 @@ def test_an_answered_request_is_deleted_with_its_bodies(
 
     for table in (items, item_attempts, job_counters, job_cursors):
         assert count(engine, table, table.c.job_id == job_id) == 0, table.name
-    assert objects_of(store) == set()
+    assert keys(store) == set()
     assert ledger(engine, job_id) == billed
     assert billed["item_count"] == 1
     assert is_answered_well(find(engine, tenant_id, other_id))
@@ -295,14 +293,8 @@ def test_refused_answers_block_no_other_keys(
         tenant_id = add_tenant(connection)
         for n, body_key in enumerate(body_keys):
             add_key(connection, tenant_id, str(n), body_key, -10.0 + n)
-    delete, stays = store.delete, {"idempotency/0", "idempotency/2"}
-
-    def failing(key: str) -> None:
-        if key in stays:
-            raise ObjectStoreRefusedError
-        delete(key)
-
-    monkeypatch.setattr(store, "delete", failing)
+    stays = {"idempotency/0", "idempotency/2"}
+    record_deletions(monkeypatch, store, stays)
     role = IdempotencyKeyRemoval(engine, store)
     for _ in range(3):
         role.run_once()
@@ -320,7 +312,7 @@ def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjectStor
     write_object(store, answer, b"{}")
     write_object(store, spare, b"{}")
     end(engine, store, ended_id, outcome(0, body=b"", body_key=answer))
-    assert {answer, spare} <= objects_of(store)  # a caller may be reading it
+    assert {answer, spare} <= keys(store)  # a caller may be reading it
     nobody = new_uuid()
     for key in (
         request_input_key(ended_id),
@@ -331,4 +323,4 @@ def test_orphans_of_requests_are_found(engine: sa.Engine, store: LocalObjectStor
     ):
         write_object(store, key, b"{}")
     OrphanSweep(engine, store, -60.0, orphan_lease(engine, "test", interval_s=1)).run_once()
-    assert objects_of(store) == {request_input_key(open_id), answer}
+    assert keys(store) == {request_input_key(open_id), answer}

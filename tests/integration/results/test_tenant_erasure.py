@@ -6,7 +6,6 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid, public_id
-from jobs.store.idempotency import IdempotencyClaim, KeyScope, StoredAnswer, save_answer
 from jobs.tables.files import files
 from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import jobs
@@ -34,12 +33,14 @@ from tests.integration.results.outcomes import (
     count,
     execute,
     job,
+    keys,
     ledger,
     outcome,
     scalars,
     write,
 )
-from tests.integration.results.test_deletion import ended, item_count, stored
+from tests.integration.results.test_deletion import ended, item_count
+from tests.integration.results.test_single_requests import add_key
 
 AT_ONCE = "UPDATE tenants SET deleted_at = now() - interval '2 hours' WHERE deleted_at IS NOT NULL"
 DUE = "UPDATE files SET expires_at = now() - interval '1 hour' WHERE deleted_at IS NOT NULL"
@@ -52,20 +53,12 @@ def add_others(engine: sa.Engine, store: LocalObjectStore, tenant_id: UUID) -> N
     write_object(store, key, b"x")
     saved_key = f"idempotency/{tenant_id.hex}"
     write_object(store, saved_key, b"x")
-    claim = IdempotencyClaim(
-        tenant_id=tenant_id,
-        scope=KeyScope.CLIENT,
-        key="k",
-        route="POST /v1/files",
-        body_sha256=b"",
-        keep_s=600.0,
-    )
     endpoint = {"name": "n", "url": "https://a", "event_types": [], "lane": f"e:{tenant_id}"}
     secret = {"sealed_secret": b"s", "secret_hint": "s"}
     message = {"event_type": "batch.completed", "body": b"{}"}
     with engine.begin() as connection:
         add_file(connection, tenant_id, object_key=key, filename="our names")
-        save_answer(connection, claim, StoredAnswer(200, b"an answer", body_key=saved_key))
+        add_key(connection, tenant_id, "k", saved_key, 600.0)
         connection.execute(
             webhook_endpoints.insert().values(id=new_uuid(), tenant_id=tenant_id, **endpoint)
         )
@@ -96,7 +89,7 @@ def test_everything_of_a_deleted_tenant_is_removed(
     job_id, other_id = ended(engine, store), ended(engine, store)
     tenant_id, other = (UUID(str(job(engine, one)["tenant_id"])) for one in (job_id, other_id))
     add_others(engine, store, other)
-    kept = {key for key in stored(store) if job_id.hex not in key}
+    kept = {key for key in keys(store) if job_id.hex not in key}
     add_others(engine, store, tenant_id)
     bill, before = ledger(engine, job_id), {t.name: rows(engine, t, other) for t in OF_A_TENANT}
     with engine.begin() as connection:
@@ -107,7 +100,7 @@ def test_everything_of_a_deleted_tenant_is_removed(
     sweep(engine, store)
     sweep(engine, store)
     assert item_count(engine, job_id) == 0
-    assert stored(store) == kept
+    assert keys(store) == kept
     for table in (idempotency_keys, api_keys, webhook_messages, webhook_callback_secrets):
         assert rows(engine, table, tenant_id) == 0, table.name
     assert scalars(engine, sa.select(files.c.filename).where(files.c.tenant_id == tenant_id)) == [
@@ -123,7 +116,7 @@ def test_everything_of_a_deleted_tenant_is_removed(
     sweep(engine, store, tombstone_days=1e-9)  # and then the row
     assert count(engine, tenants, tenants.c.id == tenant_id) == 0
     assert {t.name: rows(engine, t, other) for t in OF_A_TENANT} == before
-    assert stored(store) == kept
+    assert keys(store) == kept
     assert item_count(engine, other_id) == 4
     assert ledger(engine, job_id) == bill
     assert bill["item_count"] == 4

@@ -261,7 +261,7 @@ def notifications(postgres_url: str, channel: str) -> Iterator[NotificationListe
     with NotificationListener(
         settings_for(postgres_url), channel, application_name=channel
     ) as waiting:
-        assert waiting.wait(5)  # the first connection
+        assert waiting.wait(20)  # the first connection
         yield waiting
 
 
@@ -281,11 +281,11 @@ def test_a_notification_ends_the_wait(
 ) -> None:
     start = time.monotonic()
     assert not notifications.wait(0.3)
-    assert 0.25 < time.monotonic() - start < 2
+    assert time.monotonic() - start > 0.25
     assert not notifications.wait(0)
     timer = in_background(lambda: notify(engine, channel), 0.1)
-    assert notifications.wait(10)
-    assert time.monotonic() - start < 7
+    assert notifications.wait(40)
+    assert time.monotonic() - start < 30
     timer.join()
 
 
@@ -295,7 +295,7 @@ def test_many_notifications_are_one(
     burst = sa.text("SELECT pg_notify(:channel, n::text) FROM generate_series(1, 20) n")
     with engine.begin() as connection:
         connection.execute(burst, {"channel": channel})
-    assert notifications.wait(5)
+    assert notifications.wait(20)
     notify(engine, "another")
     assert not notifications.wait(0.2)
 
@@ -304,17 +304,17 @@ def test_a_lost_listener_reconnects(
     notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     assert terminate(engine, channel) == 1
-    assert notifications.wait(5)  # connected again: look, for something may have been missed
+    assert notifications.wait(20)  # connected again: look, for something may have been missed
     assert not notifications.wait(0.2)
     notify(engine, channel)
-    assert notifications.wait(5)
+    assert notifications.wait(20)
 
 
 def test_a_close_ends_the_wait_of_another_thread(notifications: NotificationListener) -> None:
     timer = in_background(notifications.close, 0.1)
     start = time.monotonic()
-    assert not notifications.wait(30)
-    assert time.monotonic() - start < 5
+    assert not notifications.wait(50)
+    assert time.monotonic() - start < 30
     timer.join()
     notifications.close()
     assert not notifications.wait(0)
@@ -324,4 +324,4 @@ def test_waiting_for_an_absent_database_times_out() -> None:
     with NotificationListener(settings_for(UNUSED_URL), "any") as waiting:
         start = time.monotonic()
         assert not waiting.wait(0.2)
-        assert 0.15 < time.monotonic() - start < 3
+        assert 0.15 < time.monotonic() - start < 20

@@ -83,7 +83,7 @@ def test_records_are_read_with_key_headers_and_offset(
     assert TopicAdmin(settings).create([RESULTS]) == [settings.topic_prefix + "results"]
     for n in range(300):
         producer.send("results", b"%d" % n, partition=n % 8, key=b"k", headers=[("kind", b"test")])
-    producer.flush(10)
+    producer.flush(40)
     consumer = member(settings, RESULTS, [])
     records = poll_until(consumer, lambda found: len(found) >= 300)
     assert sorted(int(r.value or b"") for r in records) == list(range(300))
@@ -142,15 +142,15 @@ def test_a_tail_reader_reads_to_the_end_and_then_new_records(
     TopicAdmin(settings).create([CONTROL])
     tail = TopicTailReader(settings, CONTROL, client_id="tail")
     late = TopicTailReader(settings, CONTROL, client_id="late")
-    assert tail.read_to_end(10) == []
+    assert tail.read_to_end(40) == []
     for values in ([b"0", b"1", b"2"], [b"3"]):
-        late.seek_to_end(10)
+        late.seek_to_end(40)
         assert late.has_read(late.end_offsets(10))
         for value in values:
             producer.send("control", value, partition=0, key=b"k" + value)
-        producer.flush(10)
+        producer.flush(40)
         assert not late.has_read(late.end_offsets(10))
-        assert [r.value for r in tail.read_to_end(10)] == values
+        assert [r.value for r in tail.read_to_end(40)] == values
     ends = late.end_offsets(10)
     until(lambda: late.poll(0.5) and late.has_read(ends))
     tail.close()
@@ -188,7 +188,7 @@ def test_a_paused_partition_is_resumed_by_its_next_assignment(
     poll_until(first, lambda _: len(first.assigned) == 8)
     for n in range(8):
         producer.send("results", b"%d" % n, partition=n)
-    producer.flush(10)
+    producer.flush(40)
 
     records = poll_until(first, lambda found: len(found) >= len(moved))
     assert sorted(("results", r.partition) for r in records) == sorted(moved)  # others stay paused
@@ -204,7 +204,7 @@ def test_a_member_waits_for_a_topic_that_is_created_late(
     until(lambda: not consumer.poll(1, 0.1) and consumer._missing.is_any)
     TopicAdmin(settings).create([RESULTS])
     producer.send("results", b"late", partition=0)
-    producer.flush(10)
+    producer.flush(40)
     assert [r.value for r in poll_until(consumer, bool)] == [b"late"]
     consumer.close()
 
@@ -224,7 +224,7 @@ def test_job_controls_are_read_and_the_failure_of_the_thread_is_raised(
 ) -> None:
     TopicAdmin(settings).create([CONTROL])
     closed = JobControlReader(settings, client_id="closed", clock=SystemClock())
-    closed.start(10)
+    closed.start(40)
     assert not closed.is_closed(UUID(int=1))
     job_id = UUID(int=2)
     control = JobControl(job_id=job_id, version=1, closed=CloseReason.CANCELLED)
@@ -235,8 +235,8 @@ def test_job_controls_are_read_and_the_failure_of_the_thread_is_raised(
     until(lambda: not closed.is_closed(job_id))
     newer_control = [("kind", b"control"), ("schema", b"99")]
     producer.send("control", b"", partition=0, key=b"k", headers=newer_control)
-    producer.flush(10)
-    closed._thread._thread.join(10)
+    producer.flush(40)
+    closed._thread._thread.join(20)
     with pytest.raises(SchemaTooNewError):
         closed.is_closed(UUID(int=1))
     closed.stop()

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-REQUEST_S_MAX = 5.0
+REQUEST_S_MAX = 20.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def receiving(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Rec
         with suppress(OSError):
             receiver.listener.shutdown(socket.SHUT_RDWR)
         receiver.listener.close()
-        thread.join(5)
+        thread.join(20)
 
 
 def read_request(connection: socket.socket) -> Request:

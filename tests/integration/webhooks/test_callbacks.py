@@ -28,7 +28,7 @@ from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webho
 from tests.integration.jobs.rows import add_job
 from tests.integration.results.outcomes import days_ago
 from tests.integration.webhooks.conftest import CIPHER, URL, Site
-from tests.integration.webhooks.test_claiming import rows_read
+from tests.integration.webhooks.test_claims_and_attempts import rows_read
 
 NEW = "https://9.9.9.9:8443/hook"
 

@@ -1,5 +1,7 @@
 """Goal: a call is refused if and only if it could not be served in time or a limit is reached."""
 
+from functools import partial
+
 import pytest
 
 from api.http.errors import ApiError
@@ -17,9 +19,7 @@ from api.online.settings import OnlineSettings
 from api.runtime.token_bucket import TokenBucket
 from core.ids import new_uuid
 from jobs.expansion.windows import PoolCapacity
-from topics.records.codec import encode, kind_headers
-from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity
+from tests.support.capacity_records import capacity_record
 
 LIMITS = OnlineSettings(open_calls_max=10, open_calls_per_tenant_max=5)
 POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
@@ -72,22 +72,7 @@ def test_retry_after_is_within_limits(seconds: float, header: int) -> None:
     assert retry_after_seconds(seconds) == header
 
 
-def record(
-    replica: str, *, job_class: str = "interactive", available: bool = True
-) -> ReceivedRecord:
-    capacity = Capacity(
-        replica_id=replica,
-        epoch=1,
-        pool="p",
-        job_class=job_class,
-        partitions=[0],
-        granted={},
-        items_per_s=10.0,
-        concurrency=4,
-        available=available,
-    )
-    key = f"{replica}:{job_class}".encode()
-    return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
+record = partial(capacity_record, items_per_s=10.0, pool="p", job_class="interactive")
 
 
 def test_capacity_is_the_sum_of_the_newest_reports() -> None:

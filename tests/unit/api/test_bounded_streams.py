@@ -152,7 +152,7 @@ async def test_a_disconnect_during_a_read_does_not_block_the_loop() -> None:
 
     def read(size: int) -> bytes:
         reading.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(20)
         return b"x" * size
 
     def close() -> None:
@@ -166,7 +166,7 @@ async def test_a_disconnect_during_a_read_does_not_block_the_loop() -> None:
 
     client = Client()
     asking = asyncio.create_task(client.ask(download))
-    assert await asyncio.to_thread(reading.wait, 10)
+    assert await asyncio.to_thread(reading.wait, 20)
     client.leaves.set()
     done, _ = await asyncio.wait([asking], timeout=0.1)
     assert not done  # its place is taken while its thread is

@@ -58,8 +58,12 @@ TRICKY = b"\r\n--front\r\n--frontie\r\n-\r\n--frontierX\r\r\n"
         (body(PURPOSE, part("file", b"x")), b"", b"x"),
         (body(PURPOSE, FILE) + b"epilogue" * 10, b"a.jsonl", b"line\r\n"),
         (body(PURPOSE, part("file", TRICKY)), b"", TRICKY),
+        (body(PURPOSE, part("file", b"x", '; filename="a\nb\x0b"')), b"a\nb\x0b", b"x"),
     ],
-    ids=["file first", "purpose first", "empty", "no name", "bytes after the end", "boundary-like"],
+    ids=[
+        *("file first", "purpose first", "empty", "no name", "bytes after the end"),
+        *("boundary-like", "line break in the name"),
+    ],
 )
 def test_a_valid_form(sent: bytes, filename: bytes, content: bytes) -> None:
     form, found = read(sent)
@@ -110,6 +114,7 @@ def test_the_boundary_is_read_from_the_content_type() -> None:
         (b"a\r\nSet-Cookie: x", "aSet-Cookie: x"),
         ("a\u202egnp.exe".encode(), "agnp.exe"),
         (b"nul\x00l", "null"),
+        (b"a\nb\x0b.jsonl", "ab.jsonl"),
         (b"..", "file"),
         (b"", "file"),
         (b"/", "file"),

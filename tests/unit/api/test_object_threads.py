@@ -36,17 +36,17 @@ def test_a_hanging_thread_does_not_block_shutdown() -> None:
     closing = threading.Thread(target=close)
     closing.start()
     try:
-        assert done.wait(5)
+        assert done.wait(20)
     finally:
         hangs.set()
-        closing.join(5)
+        closing.join(20)
 
 
 def test_running_calls_have_time_to_complete() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:
-        assert begun.wait(5)
+        assert begun.wait(20)
         ended.set()
 
     async def work(threads: ObjectThreadPool) -> None:
@@ -77,7 +77,7 @@ async def one_thread() -> None:
 
 async def test_a_cancelled_queued_call_frees_its_memory(hanging: threading.Event) -> None:
     await one_thread()
-    first = asyncio.create_task(run_in_store_thread(hanging.wait, 20))
+    first = asyncio.create_task(run_in_store_thread(hanging.wait, 60))
     bodies = [Body() for _ in range(20)]
     alive = [weakref.ref(body) for body in bodies]
     waiting = [asyncio.create_task(run_in_store_thread(id, body)) for body in bodies]
@@ -109,10 +109,10 @@ async def test_a_hanging_deletion_is_abandoned(
 ) -> None:
     class Store:
         def delete(self, _: str) -> None:
-            hanging.wait(20)
+            hanging.wait(60)
 
     monkeypatch.setattr("api.runtime.object_threads._DELETE_S_MAX", 0.01)
-    await asyncio.wait_for(delete_object(cast("ObjectStore", Store()), "key"), 5)
+    await asyncio.wait_for(delete_object(cast("ObjectStore", Store()), "key"), 20)
     hanging.set()  # the event loop waits for its threads before the fixture ends
 
 
@@ -145,7 +145,7 @@ class SlowStore:
     def _step(self, name: str) -> None:
         if name == self.slow:
             self.reached.set()
-            assert self.may_go_on.wait(10)
+            assert self.may_go_on.wait(20)
         self.steps.append(name)
 
 
@@ -170,7 +170,7 @@ async def test_an_abort_waits_for_the_running_write(
 ) -> None:
     store = SlowStore(slow)
     task = asyncio.create_task(upload(store))
-    assert await asyncio.to_thread(store.reached.wait, 10)
+    assert await asyncio.to_thread(store.reached.wait, 20)
     for _ in range(cancels):
         task.cancel()
         await asyncio.sleep(0.02)
@@ -178,7 +178,7 @@ async def test_an_abort_waits_for_the_running_write(
     store.may_go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.to_thread(store.aborted.wait, 10)
+    assert await asyncio.to_thread(store.aborted.wait, 20)
     assert store.steps == steps
 
 
@@ -194,7 +194,7 @@ async def test_a_write_that_fails_after_a_cancel_is_not_raised_twice(
 ) -> None:
     store = SlowStore("write", is_full=True)
     task = asyncio.create_task(upload(store))
-    assert await asyncio.to_thread(store.reached.wait, 10)
+    assert await asyncio.to_thread(store.reached.wait, 20)
     task.cancel()
     store.may_go_on.set()
     with pytest.raises(asyncio.CancelledError):

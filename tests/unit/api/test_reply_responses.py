@@ -210,7 +210,7 @@ async def test_the_response_does_not_wait_for_the_deletion_of_its_body(
 ) -> None:
     monkeypatch.setattr(object_threads, "_DELETE_S_MAX", 60.0)
     call = AnsweredCall("hanging delete")
-    await asyncio.wait_for(call.pipeline._answer(call.admitted, call.call), 10)
+    await asyncio.wait_for(call.pipeline._answer(call.admitted, call.call), 20)
     assert [call.sent[0]["status"], call.sent[1]["body"]] == [200, BODY]
     assert not call.store.is_deleted.is_set()
     call.store.may_continue.set()

@@ -121,24 +121,16 @@ def test_a_reservation_follows_the_results_of_the_tenant() -> None:
     assert limited.charged - before == PROMPT + OUTPUT_TOKENS_PRIOR
 
 
-def test_a_client_that_left_is_charged_what_its_replica_reports() -> None:
+@pytest.mark.parametrize("prompt", [PROMPT, 0])  # reported, or estimated
+def test_a_client_that_left_is_charged_what_its_replica_reports(prompt: int) -> None:
     limited, call = Limited(), open_call(pieces=7)
     charge = limited.reserve()
     call.disconnect()
     limited.settle(charge, call)
     assert limited.charged == RESERVED  # until the report
-    limited.report(call, usage(9, status=499))
+    limited.report(call, usage(9, prompt=prompt, status=499))
     assert limited.charged == PROMPT + 9
     limited.report(call, usage(99, status=499))  # a second execution
-    assert limited.charged == PROMPT + 9
-
-
-def test_a_report_without_a_prompt_is_charged_the_estimated_prompt() -> None:
-    limited, call = Limited(), open_call(pieces=7)
-    charge = limited.reserve()
-    call.disconnect()
-    limited.settle(charge, call)
-    limited.report(call, usage(9, prompt=0, status=499))
     assert limited.charged == PROMPT + 9
 
 

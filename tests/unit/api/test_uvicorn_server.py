@@ -39,10 +39,10 @@ def test_a_signal_during_the_start_is_not_lost() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = threading.Thread(target=server.run, args=([listener],))
         serving.start()
-        serving.join(10)
+        serving.join(20)
         has_ended = not serving.is_alive()
         server.should_exit = True
-        serving.join(10)
+        serving.join(20)
     assert has_ended
 
 

@@ -190,7 +190,7 @@ async def check(bench: Bench, meanwhile: Callable[[], None] = lambda: None) -> N
     task = asyncio.create_task(bench.handler.check_redeliveries(queued.set))
     await asyncio.sleep(0)  # the first query runs in its thread
     meanwhile()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while bench.queues.reserved_count:
             await queued.wait()
             queued.clear()

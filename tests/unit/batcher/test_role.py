@@ -77,7 +77,7 @@ def test_stop_does_not_wait_for_blocking_calls(
 
     def blocks(*_: object) -> None:
         is_called.set()
-        may_return.wait(15)
+        may_return.wait(40)
 
     async def stopped() -> None:
         task = asyncio.create_task(work(blocks))
@@ -91,7 +91,7 @@ def test_stop_does_not_wait_for_blocking_calls(
         asyncio.run(stopped())
     finally:
         may_return.set()
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 30
 
 
 async def test_batcher_waiting_for_its_broker_stops_on_signal(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ async def test_batcher_waiting_for_its_broker_stops_on_signal(tmp_path: Path) ->
     )
     signal = threading.Timer(0.2, stop.set)
     signal.start()
-    async with asyncio.timeout(5):
-        await run_batcher(BatcherSettings(start_timeout_s=10), deps, stop)
+    async with asyncio.timeout(20):
+        await run_batcher(BatcherSettings(start_timeout_s=60), deps, stop)
     signal.join()
 
 
@@ -134,9 +134,9 @@ def test_closing_the_loop_does_not_wait_for_abandoned_threads() -> None:
     async def begin() -> bool:
         asyncio.get_running_loop().call_later(0.1, stop.set)
         return await completes_before_stop(
-            run_in_daemon_thread(lambda: may_end.wait(10), name="test"), stop
+            run_in_daemon_thread(lambda: may_end.wait(40), name="test"), stop
         )
 
     assert not asyncio.run(begin())
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 30
     may_end.set()

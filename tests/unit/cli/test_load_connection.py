@@ -29,7 +29,7 @@ async def one_call(*parts: bytes) -> TimedCall:
     async with serving(*parts) as target:
         connection = await target.connect()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 return await connection.send()
         finally:
             connection.close()

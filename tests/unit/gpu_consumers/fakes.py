@@ -279,7 +279,7 @@ class SuspectDelay:
         return None
 
     async def end_when(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not condition():
                 await self._sleep(0)
         self._end.set()

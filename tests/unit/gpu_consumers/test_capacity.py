@@ -1,4 +1,4 @@
-"""Goal: only items that the engine answered count for the rate; suspects are published at once."""
+"""Goal: a replica publishes the rate of answered items, its suspects and its old jobs."""
 
 import asyncio
 from uuid import UUID
@@ -10,8 +10,9 @@ from prometheus_client import REGISTRY
 from core.errors import PoolBusyError
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.flow_control import capacity_publisher
+from gpu_consumers.flow_control import capacity_publisher, in_flight_jobs
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
+from gpu_consumers.flow_control.in_flight_jobs import IN_FLIGHT_S_MIN, REPEAT_S, InFlightJobs
 from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import RecordingProducer, run_loop
 from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
@@ -92,7 +93,7 @@ async def test_refused_items_are_requeued_and_the_rest_of_the_batch_runs(
     (held,) = batch_of(b"hold", b"b", job_number=2).parts
     batch = msgspec.structs.replace(batch_of(b"c"), parts=[refused, held])
     replica.start_batch(batch, is_redelivered=is_redelivered)
-    await asyncio.wait_for(replica.engine.holds.wait(), 5)
+    await asyncio.wait_for(replica.engine.holds.wait(), 20)
     replica.engine.gate.set()
 
     assert await replica.wait_ended() is None
@@ -113,3 +114,37 @@ async def test_a_refused_call_is_requeued(monkeypatch: pytest.MonkeyPatch) -> No
     await replica.wait_ended()
     assert len(replica.log.requeued_indexes) == 1
     assert metrics.POOL_AVAILABLE._value.get() == 1
+
+
+def test_a_job_is_named_from_a_batch_of_some_age_until_its_last_item_ended() -> None:
+    tracked, batch = InFlightJobs(), batch_of(b"a", b"b")
+    tracked.add(batch, 2, now_s=0.0)
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN - 0.1) is None
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN) == [UUID(int=1)]
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN + REPEAT_S - 0.1) is None
+    tracked.remove(batch, 1)
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN + REPEAT_S) == [UUID(int=1)]
+    tracked.remove(batch, 1)
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN + 2 * REPEAT_S) == []
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN + 3 * REPEAT_S) is None
+
+
+def test_a_batch_that_comes_twice_is_tracked_until_both_have_ended() -> None:
+    tracked, batch = InFlightJobs(), batch_of(b"a")
+    for _ in range(2):
+        tracked.add(batch, 1, now_s=0.0)
+    tracked.remove(batch, 1)
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN) == [UUID(int=1)]
+    tracked.remove(batch, 1)
+    tracked.remove(batch, 1)  # an end too many
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN + REPEAT_S) == []
+
+
+def test_the_jobs_of_the_oldest_batches_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight_jobs, "JOBS_MAX", 3)
+    tracked = InFlightJobs()
+    for number in (3, 2, 2, 4, 1):
+        tracked.add(batch_of(b"a", job_number=number), 1, now_s=0.0)
+    assert tracked.job_ids_to_publish(now_s=IN_FLIGHT_S_MIN) == [
+        UUID(int=number) for number in (3, 2, 4)
+    ]

@@ -66,7 +66,7 @@ class TimedReplica(BulkReplica):
         """Start a batch and return when its engine holds an item."""
         self.engine.gate.clear()
         self.start_batch(batch, is_redelivered=is_redelivered)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await self.engine.holds.wait()
 
     async def results(self) -> tuple[list[int], list[int], list[int]]:
@@ -144,7 +144,7 @@ async def test_a_close_aborts_running_items_at_once(monkeypatch: pytest.MonkeyPa
     await asyncio.sleep(0)
     replica.controls.closed_ids.add(JOB)
     replica.control_changed.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         assert await replica.results() == ([0], [], [0])
     checking.cancel()
 

@@ -73,7 +73,7 @@ async def test_a_batch_that_cannot_start_ends_the_process(bulk: BulkReplica) -> 
     bulk.tasks.call_from_thread(bulk.start_batch, batch_of(b"{}"))
 
     with pytest.raises(SchemaTooNewError):
-        await asyncio.wait_for(bulk.tasks.failed, 5)
+        await asyncio.wait_for(bulk.tasks.failed, 20)
     assert bulk.consumer.offsets == []
 
 
@@ -336,7 +336,7 @@ async def test_new_batches_run_while_a_suspect_waits_for_the_topic_of_attempts(
     bulk.attempts.is_unavailable = not is_lost_in_run
     bulk.start_batch(suspect, is_redelivered=True)
     if is_lost_in_run:
-        await asyncio.wait_for(bulk.engine.holds.wait(), 5)
+        await asyncio.wait_for(bulk.engine.holds.wait(), 20)
         bulk.attempts.is_unavailable = True
     bulk.start_batch(new, offset=1)
     if is_lost_in_run:

@@ -148,7 +148,7 @@ def unavailable_log() -> Log:
 
 
 async def ended(stream: ReplyStream) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await stream.send_end(END)
 
 
@@ -190,6 +190,6 @@ async def test_permission_requests_wait_for_an_unavailable_partition() -> None:
     await run_loop()
     assert not sent.done()
     log.restore()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await sent
     assert [record.questions for record in log.sent] == [[], [UUID(int=1)]]

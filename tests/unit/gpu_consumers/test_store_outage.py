@@ -26,7 +26,7 @@ class SlowStore(MemoryStore):
 
     def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         self.is_read.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(20)
         return super().read(key, offset=offset, length=length)
 
 

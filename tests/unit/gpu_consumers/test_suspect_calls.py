@@ -95,7 +95,7 @@ async def test_a_call_aborted_while_its_attempt_is_recorded_deletes_the_attempt(
 
     replica.attempts.record_attempt = say  # type: ignore[method-assign]
     replica.start_batch(DURABLE, is_redelivered=True)
-    await asyncio.wait_for(recorded.wait(), 5)
+    await asyncio.wait_for(recorded.wait(), 20)
     replica.worker.requeue_all()
     await replica.wait_ended()
     assert len(replica.log.requeued) == 1

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from jobs.supervised_threads import SupervisedThreads
 
-JOIN_S_MAX = 10.0
+JOIN_S_MAX = 20.0
 
 
 def unavailable() -> None:

@@ -1,10 +1,14 @@
-"""Goal: exactly one upload of a key succeeds, despite lost responses and concurrent requests."""
+"""Goal: exactly one upload of a key succeeds; a sweep aborts abandoned uploads and no others."""
+
+from datetime import UTC, datetime, timedelta
 
 import boto3.session
 import pytest
 from botocore import exceptions
 from botocore.stub import ANY, Stubber
+from pydantic import SecretStr
 
+from core.clock import SystemClock
 from core.errors import Disposition, MillraceError
 from storage.objects import s3_uploads
 from storage.objects.errors import (
@@ -15,7 +19,9 @@ from storage.objects.errors import (
     ObjectStoreUnavailableError,
 )
 from storage.objects.s3_errors import translate_s3_errors
+from storage.objects.s3_object_store import S3ObjectStore
 from storage.objects.s3_uploads import S3Upload
+from storage.objects.settings import S3Settings
 
 PART_BYTES = 4
 
@@ -142,3 +148,51 @@ def test_a_server_without_response_is_unavailable() -> None:
         raise exceptions.ReadTimeoutError(endpoint_url="http://s3")
     assert unavailable.value.disposition is Disposition.RETRY
     assert unavailable.value.facts == {"key": "key"}
+
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+UPLOAD = {"Bucket": "bucket", "Key": "files/a", "UploadId": "id"}
+
+
+@pytest.fixture
+def store() -> S3ObjectStore:
+    keys = SecretStr("a")
+    settings = S3Settings(bucket="bucket", access_key=keys, secret_key=keys)
+    return S3ObjectStore(settings, clock=SystemClock())
+
+
+@pytest.fixture
+def server(store: S3ObjectStore) -> Stubber:
+    """A server that lists one upload, begun two days ago; tests add what follows."""
+    stub = Stubber(store._client)
+    stub.activate()
+    begun = {"Key": "files/a", "UploadId": "id", "Initiated": NOW - 2 * DAY}
+    stub.add_response("list_multipart_uploads", {"Uploads": [begun]}, {"Bucket": "bucket"})
+    return stub
+
+
+def parts(*ages: timedelta) -> dict[str, object]:
+    return {"Parts": [{"PartNumber": n, "LastModified": NOW - age} for n, age in enumerate(ages)]}
+
+
+def test_an_upload_with_recent_parts_is_kept(store: S3ObjectStore, server: Stubber) -> None:
+    server.add_response("list_parts", parts(2 * DAY, DAY / 2), UPLOAD)
+    assert store.sweep_temporary(DAY.total_seconds()) == 0
+    server.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize("ages", [(), (2 * DAY, 1.5 * DAY)])
+def test_an_upload_without_recent_parts_is_aborted(
+    store: S3ObjectStore, server: Stubber, ages: tuple[timedelta, ...]
+) -> None:
+    server.add_response("list_parts", parts(*ages), UPLOAD)
+    server.add_response("abort_multipart_upload", {}, UPLOAD)
+    assert store.sweep_temporary(DAY.total_seconds()) == 1
+    server.assert_no_pending_responses()
+
+
+def test_an_upload_that_has_ended_meanwhile_is_kept(store: S3ObjectStore, server: Stubber) -> None:
+    server.add_client_error("list_parts", "NoSuchUpload", http_status_code=404)
+    assert store.sweep_temporary(DAY.total_seconds()) == 0
+    server.assert_no_pending_responses()

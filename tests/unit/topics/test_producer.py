@@ -77,7 +77,7 @@ def test_flush_returns_after_every_delivery_callback(producer: RecordProducer) -
     reports: list[BaseException | None] = []
 
     def on_delivery(failure: BaseException | None) -> None:
-        assert may_return.wait(5)
+        assert may_return.wait(20)
         reports.append(failure)
 
     producer.send("results", b"x", partition=0, on_delivery=on_delivery)

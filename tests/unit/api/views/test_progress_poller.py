@@ -54,8 +54,8 @@ async def test_all_subscribers_share_one_query() -> None:
         progress_poller.subscribe(JOB, START) as two,
         progress_poller.subscribe(OTHER, START) as other,
     ):
-        assert await one.wait_for_change(5)
-        assert await two.wait_for_change(5)
+        assert await one.wait_for_change(20)
+        assert await two.wait_for_change(20)
         assert one.progress == two.progress == ProgressSnapshot(5, is_terminal=False)
         assert not await other.wait_for_change(0.05)
         assert not await one.wait_for_change(0.05)
@@ -68,8 +68,8 @@ async def test_nothing_is_queried_without_subscribers() -> None:
     jobs = Jobs({JOB: ProgressSnapshot(1, is_terminal=False)})
     progress_poller = jobs.progress_poller()
     with progress_poller.subscribe(JOB, START) as subscription:
-        assert await subscription.wait_for_change(5)
-    async with asyncio.timeout(5):
+        assert await subscription.wait_for_change(20)
+    async with asyncio.timeout(20):
         assert progress_poller._polling is not None
         await progress_poller._polling
     count = len(jobs.asked)
@@ -77,7 +77,7 @@ async def test_nothing_is_queried_without_subscribers() -> None:
     assert len(jobs.asked) == count
 
     with progress_poller.subscribe(JOB, START) as again:
-        assert await again.wait_for_change(5)
+        assert await again.wait_for_change(20)
 
 
 async def test_a_failed_query_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -100,7 +100,7 @@ async def test_an_outage_delays_updates() -> None:
         {JOB: ProgressSnapshot(1, is_terminal=True)},
     )
     with jobs.progress_poller().subscribe(JOB, START) as subscription:
-        assert await subscription.wait_for_change(5)
+        assert await subscription.wait_for_change(20)
         assert subscription.progress.is_terminal
 
 

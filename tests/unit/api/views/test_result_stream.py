@@ -65,7 +65,7 @@ async def test_retries_of_an_outage_share_one_time_limit() -> None:
     database = Database()
     database.hangs = True
     with pytest.raises(DatabaseUnavailableError):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await read(stream(MemoryObjects({}), database).available_lines(0, None))
 
 
@@ -97,7 +97,7 @@ async def test_keep_alives_are_sent_while_the_key_cannot_be_checked(
 
     its = views(objects, database, follow_keep_alive_s=0.1)
     live_events = ResultStream(its, source(objects), server_sent).live_events(0, hang)
-    async with aclosing(live_events), asyncio.timeout(5):
+    async with aclosing(live_events), asyncio.timeout(20):
         for _ in range(3):
             assert await anext(live_events) == b": keep-alive\n\n"
 
@@ -118,7 +118,7 @@ async def test_files_are_closed_after_the_last_read() -> None:
 
             def take(size: int) -> bytes:
                 reading.set()
-                assert may_go_on.wait(10)
+                assert may_go_on.wait(20)
                 return blocks._read(size)
 
             def close() -> None:
@@ -130,7 +130,7 @@ async def test_files_are_closed_after_the_last_read() -> None:
     objects = Slow({"input": LINE})
     mine = stream(objects, Database([SequencedRow(1, row(0, custom_id=None))]))
     asking = asyncio.create_task(read(mine.available_lines(0, None)))
-    assert await asyncio.to_thread(reading.wait, 10)
+    assert await asyncio.to_thread(reading.wait, 20)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

@@ -85,7 +85,7 @@ async def test_call_cancelled_twice_releases_its_slots() -> None:
         await run_loop()
     assert first.cancelled()
     may_let_go.set()
-    await asyncio.wait_for(second, 5)
+    await asyncio.wait_for(second, 20)
     assert slots.counts == SlotCounts(0, 0, 0)
 
 

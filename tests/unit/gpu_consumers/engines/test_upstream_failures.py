@@ -181,7 +181,7 @@ async def test_bulk_pauses_after_all_requests_were_refused() -> None:
     load.slots.on_bulk_available = hired.set
     load.refuse()
     assert load.room() == 0
-    await asyncio.wait_for(hired.wait(), 5)
+    await asyncio.wait_for(hired.wait(), 20)
     assert load.room() == 1
 
 

@@ -1,6 +1,11 @@
-"""Goal: hanging look-ups delay only their tenant, and waiting is no failure of the receiver."""
+"""Goal: hanging look-ups delay only their tenant, no receiver's failure count and no exit."""
 
 import asyncio
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -11,6 +16,7 @@ from results.webhooks.endpoints.name_resolution import (
     DnsLookups,
     DnsLookupsBusyError,
     allowed_addresses,
+    system_resolver,
 )
 from results.webhooks.endpoints.receiver_urls import parse_url
 
@@ -75,3 +81,45 @@ async def test_failed_look_up_releases_its_slot() -> None:
     for _ in range(3):
         with pytest.raises(AddressRefusedError):
             await allowed_addresses(await look_ups.start(mine, UNKNOWN), AddressPolicy())
+
+
+ROOT = Path(__file__).parents[4]
+
+RESOLVER_HANGS = """
+import asyncio, socket, time
+from results.webhooks.endpoints import name_resolution as resolving
+
+socket.getaddrinfo = lambda *_, **__: time.sleep(60)
+
+async def give_up():
+    try:
+        await asyncio.wait_for(resolving.system_resolver("hanging.example.com", 443), 0.1)
+    except TimeoutError:
+        print("given up")
+
+asyncio.run(give_up())
+"""
+
+
+async def test_system_resolver_returns_addresses_and_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(host: str, port: int, *, type: int) -> list[object]:  # noqa: A002
+        if host != "known.example.com":
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(None, None, None, "", (address, port)) for address in ("1.1.1.1", "::1", "::1")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    assert await system_resolver("known.example.com", 443) == ["1.1.1.1", "::1"]
+    with pytest.raises(socket.gaierror):
+        await system_resolver("unknown.example.com", 443)
+
+
+def test_hanging_look_up_does_not_block_the_exit() -> None:
+    began_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVER_HANGS],
+        cwd=ROOT, capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
+    assert done.stdout == "given up\n"
+    assert time.monotonic() - began_s < 30  # of the 60 that the look-up takes

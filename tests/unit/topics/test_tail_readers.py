@@ -1,19 +1,23 @@
-"""Goal: a tail reader thread skips unreadable records and reports the failure that ended it."""
+"""Goal: a tail reader returns every record that it read; its thread skips unreadable ones."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from confluent_kafka import KafkaError
 
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
 from tests.support.until import until
 from topics.errors import KafkaAuthorizationError, KafkaUnavailableError
+from topics.records.catalogue import CONTROL
 from topics.records.codec import Headers, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl
+from topics.settings import KafkaSettings
 from topics.tail_readers import tail_reader_thread
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
@@ -135,7 +139,60 @@ def test_the_wait_of_a_stop_counts_from_its_request_and_a_hanging_reader_stays_o
     reader = cast("TopicTailReader", HangingReader())
     thread = TailReaderThread(reader, lambda _: None, name="test", stop_s_max=0.0)
     thread.start()
-    assert has_polled.wait(10)
+    assert has_polled.wait(20)
     thread.request_stop()
     thread.stop()  # returns although the poll hangs; closing the reader would raise AttributeError
     may_return.set()
+
+
+def message(offset: int = 0, error: int | None = None) -> Any:
+    values: dict[str, object] = {
+        "error": None if error is None else KafkaError(error),
+        "topic": "control",
+        "partition": 0,
+        "offset": offset,
+        "key": b"k",
+        "headers": [],
+        "value": b"v",
+        "timestamp": (1, 2),
+    }
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in values.items()})
+
+
+class ScriptedConsumer:
+    """Returns one batch, then nothing."""
+
+    def __init__(self, batch: Sequence[Any]) -> None:
+        self._left = list(batch)
+
+    def consume(self, count: int, _timeout_s: float) -> list[Any]:
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
+
+    def assign(self, _places: object) -> None:
+        pass
+
+
+def tail_of(monkeypatch: pytest.MonkeyPatch, *batch: Any) -> TopicTailReader:
+    monkeypatch.setattr(
+        "topics.tail_readers.topic_tail_reader.Consumer", lambda *_, **__: ScriptedConsumer(batch)
+    )
+    return TopicTailReader(KafkaSettings(bootstrap_servers="nobody:1"), CONTROL, client_id="test")
+
+
+def test_records_before_a_missing_topic_error_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = message(error=KafkaError.UNKNOWN_TOPIC_OR_PART)
+    tail = tail_of(monkeypatch, message(7), lost, message(8))
+
+    assert [record.offset for record in tail.poll(0)] == [7, 8]
+    with pytest.raises(KafkaUnavailableError):
+        tail.poll(0)
+    assert tail.poll(0) == []
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED]
+)
+def test_an_authorization_error_is_raised(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    with pytest.raises(KafkaUnavailableError):
+        tail_of(monkeypatch, message(error=code)).poll(0)
