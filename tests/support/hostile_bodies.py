@@ -238,7 +238,7 @@ def _texts_and_unknown_fields() -> dict[str, dict[str, Any]]:
             "top_logprobs": 20,
             "prompt_logprobs": 20,
             "max_tokens": 1,
-            "messages": [{"role": "user", "content": "word " * 1_500}],
+            "messages": [{"role": "user", "content": "word " * 600}],
         },
         "a number of digits": {"max_tokens": msgspec.Raw(b"1" * 1_000_000)},
         "metadata": {"metadata": {f"k{number}": "v" for number in range(MANY)}},

@@ -9,7 +9,7 @@ def sequences_of_chats() -> dict[str, dict[str, Any]]:
     """Return bodies of as many long sequences as one body may have."""
     base = {"n": 128, "max_tokens": 1_900, "ignore_eos": True}
     top = {"logprobs": True, "top_logprobs": 20}
-    long_text = {"role": "user", "content": "word " * 1_000}
+    long_text = {"role": "user", "content": "word " * 600}  # 1,800 tokens
     return {
         "128 answers": base,
         "128 answers with bad words": base | {"bad_words": [f"word {n}" for n in range(256)]},
@@ -48,7 +48,7 @@ def sequences_of_completions() -> dict[str, dict[str, Any]]:
             "max_tokens": 1,
         },
         "an echo with log probabilities": {
-            "prompt": "word " * 1_500,
+            "prompt": "word " * 600,
             "echo": True,
             "logprobs": 20,
             "n": 20,
