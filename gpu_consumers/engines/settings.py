@@ -108,8 +108,8 @@ class EngineSettings(Settings):
     """openai_http: how long the start waits for the upstream. Default 60 s."""
 
     answer_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024)
-    """openai_http, and embeddings, scores and classes of vllm: larger answers fail their item.
-    Default 16 MiB."""
+    """openai_http, and embeddings, scores, classes and log probabilities of vllm: larger answers
+    fail their item. Default 16 MiB."""
 
     simulated_latency_ms: float = Field(default=0.0, ge=0)
     """simulated: time of each item, or of a stream until its first token. Default 0: none."""

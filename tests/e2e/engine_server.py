@@ -18,6 +18,7 @@ from prometheus_client import REGISTRY
 
 from core.body_limit_settings import DEFAULT_BODY_LIMITS
 from core.body_limits import find_exceeded_limit
+from core.role_lifecycle import report_ready
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, UsageMeter
 from gpu_consumers.engines.error_answers import body_limit_answer
 
@@ -168,6 +169,7 @@ async def serve(socket_path: str) -> None:
         web.get("/end", ends.report),
         web.put("/item_timeout", partial(set_item_timeout, engine)),
     ]
+    report_ready()  # as a replica does: tunes the garbage collector
     runner = await listening(socket_path, routes)
     await until_sigterm()
     await runner.cleanup()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.model_kind import endpoints_of_folder
 from tests.e2e.hostile_calls import run_all_beside
+from tests.e2e.hostile_samples import HOSTILE, HOSTILE_INPUTS
 from tests.e2e.remote_engine import RemoteEngine, running_engine
 from tests.e2e.tiny_classifier import BROKEN_WORD, write_classifier
 from tests.integration.engines.conformance import (
@@ -56,22 +58,6 @@ ONLY_SEVEN = {
 }
 """A response format."""
 
-HOSTILE = {
-    *("empty messages", "numbers as messages", "numbers as parts", "tools", "a long bad word"),
-    *("a deep schema", "doubling references", "a repeated alternation"),
-    *("an ambiguous grammar", "a truncated long text", "a long stop string", "allowed tokens"),
-    *("prompts of tokens", "deep lists", "references in a circle"),
-}
-HOSTILE_INPUTS = {
-    "inputs",
-    "mixed inputs",
-    "pairs",
-    "2,048 texts",
-    "ranked objects",
-    "a long input",
-}
-"""A part of the bodies of the drill, which has all of them."""
-
 OTHERS_S_MAX = 5.0
 """Seconds of another tenant's call, on a machine that runs other tests. The drill allows 0.5 s."""
 
@@ -92,7 +78,12 @@ def chat_engine(
 ) -> Iterator[RemoteEngine]:
     with running_engine(
         tmp_path_factory.mktemp("chat"),
-        ENV | {"MODEL_PATH": str(tiny_llama), "VLLM_TOOL_CALL_PARSER": "hermes"},
+        ENV
+        | {
+            "MODEL_PATH": str(tiny_llama),
+            "VLLM_TOOL_CALL_PARSER": "hermes",
+            "ANSWER_BYTES_MAX": str(4 * 2**20),  # 12 answers have more
+        },
     ) as engine:
         yield engine
 
@@ -243,6 +234,33 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         assert runs.grown_bytes < GROWN_BYTES_MAX
         errors = {name for name, run in runs.by_name.items() if run.answer.status_code >= 500}
         assert errors == set()
+        assert runs.by_name["log probabilities of a prompt"].answer.status_code == 200
+        for name in ("12 answers with log probabilities", "128 echoes with log probabilities"):
+            answer = runs.by_name[name].answer
+            assert_error_envelope(answer, 400)
+            assert content_of(answer)["error"]["code"] == "answer_too_large"
+
+    async def test_waves_have_the_log_probabilities_of_each_prompt(self, engine: Engine) -> None:
+        """They run in 13 waves, and are encoded in pieces."""
+        prompts = [f"text number {number}" for number in range(13)]
+        fields = {"model": MODEL, "max_tokens": 3, "ignore_eos": True, "echo": True, "logprobs": 2}
+        bodies = [msgspec.json.encode(fields | {"prompt": one}) for one in (prompts, prompts[12])]
+        whole, alone = await run(engine, "/v1/completions", bodies)
+        choices = content_of(whole)["choices"]
+        assert [choice["index"] for choice in choices] == list(range(13))
+        for prompt, choice in zip(prompts, choices, strict=True):
+            logprobs = choice["logprobs"]
+            assert choice["text"].startswith(prompt)
+            assert len({len(values) for values in logprobs.values()}) == 1
+            assert len(choice["prompt_logprobs"]) == len(logprobs["tokens"]) - 3
+            assert logprobs["token_logprobs"][0] is None
+            starts = accumulate(map(len, logprobs["tokens"][:-1]), initial=0)
+            assert logprobs["text_offset"] == [*starts]
+        (expected,) = content_of(alone)["choices"]
+        prompt_tokens = len(expected["prompt_logprobs"])
+        for name in ("token_logprobs", "tokens", "text_offset"):
+            found = choices[12]["logprobs"][name][1:prompt_tokens]
+            assert found == pytest.approx(expected["logprobs"][name][1:prompt_tokens], abs=0.1)
 
     async def test_many_sequences_are_answered_as_if_whole(self, engine: Engine) -> None:
         """Of 16 sequences at once 12 may be of one body; 13 run in two waves."""

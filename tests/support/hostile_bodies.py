@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.support.hostile_sequences import USER, sequences_of_chats, sequences_of_completions
+
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 EMBEDDINGS: Final = "/v1/embeddings"
@@ -13,7 +15,6 @@ RERANK: Final = "/v1/rerank"
 CLASSIFY: Final = "/v1/classify"
 
 MANY: Final = 100_000
-_USER: Final = {"role": "user", "content": "Hi"}
 
 
 def nested(levels: int, leaf: Any) -> Any:
@@ -75,7 +76,7 @@ def _messages_and_tools() -> dict[str, dict[str, Any]]:
     text = {"type": "text", "text": "a"}
     return {
         "empty messages": {"messages": [{}] * MANY},
-        "short messages": {"messages": [_USER] * MANY},
+        "short messages": {"messages": [USER] * MANY},
         "numbers as messages": {"messages": [1] * 1_000_000},
         "text parts": {"messages": [{"role": "user", "content": [text] * MANY}]},
         "empty parts": {"messages": [{"role": "user", "content": [{}] * MANY}]},
@@ -88,7 +89,7 @@ def _messages_and_tools() -> dict[str, dict[str, Any]]:
         "images": {"messages": [{"role": "user", "content": [image] * 10_000}]},
         "tool calls": {
             "messages": [
-                _USER,
+                USER,
                 {"role": "assistant", "tool_calls": [_call(number) for number in range(20_000)]},
             ]
         },
@@ -99,6 +100,7 @@ def _messages_and_tools() -> dict[str, dict[str, Any]]:
             "tools": [_tool(wide(20), f"f{number}") for number in range(500)],
             "tool_choice": "required",
         },
+        "128 tools": {"tools": [_tool(wide(200), f"f{n}") for n in range(20)]},
         "a deep tool": {"tools": [_tool(nested(60, {}))], "tool_choice": "required"},
     }
 
@@ -135,6 +137,8 @@ def _grammars() -> dict[str, dict[str, Any]]:
         "doubling references": _schema(doubling(40)),
         "a wide schema": _schema(wide(10_000)),
         "a schema of 500 properties": _schema(wide(500)),
+        "128 answers of a schema": {"n": 128, "max_tokens": 1_900, "ignore_eos": True}
+        | _schema(wide(500)),
         "a schema of 2,040 properties": _schema(wide(2_040)),
         "a schema of 20 objects of 200 properties": _schema(
             {"type": "object", "properties": {f"q{number}": wide(200) for number in range(20)}}
@@ -205,26 +209,6 @@ def _recursive_schemas() -> dict[str, dict[str, Any]]:
     }
 
 
-def _many_sequences() -> dict[str, dict[str, Any]]:
-    """Return bodies of as many long sequences as one body may have."""
-    base = {"n": 128, "max_tokens": 1_900, "ignore_eos": True}
-    long_text = {"role": "user", "content": "word " * 1_000}
-    return {
-        "128 answers": base,
-        "128 answers with bad words": base | {"bad_words": [f"word {n}" for n in range(256)]},
-        "128 answers with biases": base | {"logit_bias": {str(n): 1.0 for n in range(1_000)}},
-        "128 answers of a schema": base | _schema(wide(500)),
-        "128 answers with log probabilities": base | {"logprobs": True, "top_logprobs": 20},
-        "128 answers with repetitions": base
-        | {
-            "repetition_detection": {"max_pattern_size": 900, "min_count": 2, "min_pattern_size": 1}
-        },
-        "2,048 messages": {"messages": [_USER] * 2_048, "max_tokens": 1},
-        "128 tools": {"tools": [_tool(wide(200), f"f{n}") for n in range(20)]},
-        "log probabilities of a prompt": {"messages": [long_text], "prompt_logprobs": 20},
-    }
-
-
 def _texts_and_unknown_fields() -> dict[str, dict[str, Any]]:
     """Return long texts, and fields that vLLM does not know."""
     return {
@@ -254,7 +238,7 @@ def _texts_and_unknown_fields() -> dict[str, dict[str, Any]]:
             "top_logprobs": 20,
             "prompt_logprobs": 20,
             "max_tokens": 1,
-            "messages": [{"role": "user", "content": "word " * 1_500}],
+            "messages": [{"role": "user", "content": "word " * 600}],
         },
         "a number of digits": {"max_tokens": msgspec.Raw(b"1" * 1_000_000)},
         "metadata": {"metadata": {f"k{number}": "v" for number in range(MANY)}},
@@ -279,7 +263,7 @@ def repeated_items(levels: int, count: int) -> dict[str, Any]:
 
 def chat_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
     """Return hostile bodies of a model that generates, by name, with their endpoints."""
-    base = {"model": model, "max_tokens": 5, "messages": [_USER]}
+    base = {"model": model, "max_tokens": 5, "messages": [USER]}
     bodies = {
         name: (CHAT, msgspec.json.encode(base | fields))
         for group in (
@@ -287,7 +271,7 @@ def chat_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
             _lists_and_arguments,
             _grammars,
             _recursive_schemas,
-            _many_sequences,
+            sequences_of_chats,
             _texts_and_unknown_fields,
         )
         for name, fields in group().items()
@@ -297,36 +281,14 @@ def chat_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
     repeated = b",".join([b'"stop":"a"'] * MANY)
     bodies["deep lists"] = (CHAT, raw % (model.encode(), deep))
     bodies["a repeated field"] = (CHAT, raw % (model.encode(), repeated))
-    prompts: dict[str, dict[str, Any]] = {
+    prompts: dict[str, dict[str, Any]] = sequences_of_completions() | {
         "prompts": {"prompt": ["a"] * MANY},
         "numbers and texts as prompts": {"prompt": [1, "a"] * MANY},
         "prompts of tokens": {"prompt": [[1]] * MANY},
         "tokens": {"prompt": [1] * 1_000_000},
         "objects as prompts": {"prompt": [{}] * MANY},
-        "128 long prompts": {"prompt": ["word " * 600] * 128},
-        "128 prompts of 1,900 tokens": {
-            "prompt": [[n, *range(10, 1_000), *range(10, 918)] for n in range(10, 138)]
-        },
-        "128 prompts with long answers": {
-            "prompt": ["a"] * 128,
-            "max_tokens": 1_900,
-            "ignore_eos": True,
-        },
-        "128 echoes with log probabilities": {
-            "prompt": [[n, *range(10, 1_000)] for n in range(10, 138)],
-            "echo": True,
-            "logprobs": 20,
-            "max_tokens": 1,
-        },
         "embedded prompts": {"prompt": "a", "prompt_embeds": ["AAAA"] * MANY},
         "a long suffix": {"prompt": "a", "suffix": "b" * 1_000_000},
-        "an echo with log probabilities": {
-            "prompt": "word " * 1_500,
-            "echo": True,
-            "logprobs": 20,
-            "n": 20,
-            "max_tokens": 1,
-        },
     }
     for name, fields in prompts.items():
         bodies[name] = (
@@ -343,10 +305,10 @@ def pooling_bodies(model: str) -> Mapping[str, tuple[str, bytes]]:
         ("inputs of tokens", EMBEDDINGS, {"input": [[1]] * MANY}),
         ("tokens as input", EMBEDDINGS, {"input": [1] * 1_000_000}),
         ("objects as inputs", EMBEDDINGS, {"input": [{}] * MANY}),
-        ("messages as inputs", EMBEDDINGS, {"input": [_USER] * MANY}),
-        ("conversations as inputs", EMBEDDINGS, {"input": [[_USER]] * MANY}),
+        ("messages as inputs", EMBEDDINGS, {"input": [USER] * MANY}),
+        ("conversations as inputs", EMBEDDINGS, {"input": [[USER]] * MANY}),
         ("mixed inputs", EMBEDDINGS, {"input": ["a", 1, [], {}] * 25_000}),
-        ("messages to embed", EMBEDDINGS, {"messages": [_USER] * MANY}),
+        ("messages to embed", EMBEDDINGS, {"messages": [USER] * MANY}),
         ("a long input", EMBEDDINGS, {"input": "word " * 600_000}),
         ("a long word as input", EMBEDDINGS, {"input": "a" * 3_000_000}),
         ("369,000 tokens", EMBEDDINGS, {"input": [[7] * 180] * 2_048}),

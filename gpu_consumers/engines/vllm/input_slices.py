@@ -252,7 +252,7 @@ def _ranked(rows: Sequence[_Fields], top_n: int) -> Sequence[_Fields]:
     return ranked[:top_n] if top_n else ranked
 
 
-def too_large_answer(bytes_max: int) -> EngineAnswer:
+def too_large_answer(bytes_max: int, advice: str = "Send fewer inputs.") -> EngineAnswer:
     """Return the answer to a body whose answer would be too large."""
-    message = f"The answer would have more than {bytes_max} bytes. Send fewer inputs."
+    message = f"The answer would have more than {bytes_max} bytes. {advice}"
     return error_answer(400, message, code="answer_too_large")

@@ -1,21 +1,24 @@
 """vLLM's serving objects as a table of routes, and their responses as answers."""
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any, Self
 
-import msgspec
 from pydantic import TypeAdapter, ValidationError
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.generate.base.protocol import StreamOptions as VllmStreamOptions
+from vllm.entrypoints.generate.base.serving import clamp_prompt_logprobs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.protocol import (
+    CompletionRequest,
+    CompletionResponseChoice,
+)
 from vllm.entrypoints.pooling.classify.protocol import (
     ClassificationCompletionRequest,
     ClassificationRequest,
@@ -37,23 +40,19 @@ from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.engine_failures import (
-    check_vectors,
     failure_answer,
     invalid_body_answer,
     is_out_of_memory,
     prompt_count,
-    refusal_answer,
     sequence_limit_answer,
 )
 from gpu_consumers.engines.engine_slots import scheduler_priority, square_root_headroom
 from gpu_consumers.engines.error_answers import (
-    error_answer,
     item_timeout_answer,
     stream_unsupported_answer,
     unknown_endpoint_answer,
 )
 from gpu_consumers.engines.item_timeout import ItemTimeout
-from gpu_consumers.engines.response_fields import answer_with_usage
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
@@ -62,10 +61,33 @@ from gpu_consumers.engines.vllm.input_slices import (
     SlicedAnswer,
     SliceLimits,
     SlicePace,
+    too_large_answer,
     with_short_input,
 )
+from gpu_consumers.engines.vllm.logprob_answers import (
+    AnswerLogprobs,
+    AnswerTooLargeError,
+    defer_creation,
+    defer_outputs,
+    deferred_logprobs,
+)
+from gpu_consumers.engines.vllm.logprob_arrays import keep_logprobs_as_arrays
 from gpu_consumers.engines.vllm.schema_references import endless_reference_answer
-from gpu_consumers.engines.vllm.sequence_waves import join_responses, sequence_waves
+from gpu_consumers.engines.vllm.sequence_waves import (
+    WaveLimits,
+    join_responses,
+    sequence_waves,
+    wave_sequences,
+)
+from gpu_consumers.engines.vllm.vllm_answers import (
+    EmbeddingsResponse,
+    answer_from_response,
+    answer_of_body,
+)
+
+_POSITIONS: Any = CompletionResponseChoice.model_fields["prompt_logprobs"].annotation
+_PROMPT_LOGPROBS: TypeAdapter[Any] = TypeAdapter(_POSITIONS)
+_SHORTEN = "Ask for fewer answers, tokens or log probabilities."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,8 @@ class VllmServing:
         step_tokens = engine.vllm_config.scheduler_config.max_num_batched_tokens
         seats = settings.vllm_max_num_seqs
         self._sequences_at_once = seats - square_root_headroom(seats)
+        self._wave_limits = WaveLimits(self._sequences_at_once, engine.model_config.max_model_len)
+        self._encoding = asyncio.Lock()  # one answer at a time encodes log probabilities
         self._small_sequences_max = max(1, seats // 16)
         self._call_pace = SlicePace(step_tokens)
         self._item_pace = SlicePace(step_tokens, is_constant=True)
@@ -106,6 +130,7 @@ class VllmServing:
 
         Raises SettingsError, and EngineDeadError with vLLM's message, which holds no client's data.
         """
+        keep_logprobs_as_arrays()
         on_cpu = current_platform.is_cpu()
         if on_cpu:  # one process fewer, a third of the start saved, at the same speed
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or uni is overridden
@@ -120,6 +145,7 @@ class VllmServing:
             engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(parsed))
             tasks = await engine.get_supported_tasks()
             await init_app_state(engine, state, parsed, tasks)
+            _defer_logprobs(engine, state)
         except Exception as failure:  # vLLM documents none; without an engine the process ends
             raise EngineDeadError(f"vLLM does not start: {failure}") from failure
         return cls(engine, _routes(state, tasks), settings)
@@ -160,7 +186,7 @@ class VllmServing:
                     events = _stream_events(request, emit, meter)
                     work = self._stream(route, request, events)
                 else:
-                    work = _respond(route, request, self._sequences_at_once)
+                    work = self._respond(route, request)
             else:
                 work = self._pool(endpoint, route, body, is_bulk=is_bulk)
             return await self._timeout.run(work)
@@ -224,6 +250,24 @@ class VllmServing:
                 return failed
         return sliced.join()
 
+    async def _respond(self, route: _Route, request: Any) -> EngineAnswer:
+        """Run the waves of a request one after the other; encode log probabilities in between."""
+        waves = sequence_waves(request, wave_sequences(request, self._wave_limits))
+        responses = []
+        logprobs = AnswerLogprobs(_encode_positions, self._encoding, self._answer_bytes_max)
+        for wave in waves:
+            with deferred_logprobs(is_deferred=not request.use_beam_search) as deferred:
+                response = await route.handle(wave)
+            if isinstance(response, ErrorResponse):
+                return answer_from_response(response)
+            try:
+                await logprobs.add(response, deferred)
+            except AnswerTooLargeError:
+                return too_large_answer(self._answer_bytes_max, _SHORTEN)
+            responses.append(response)
+        whole = join_responses(waves, responses)
+        return answer_of_body(whole, logprobs.insert_into(whole.model_dump_json().encode()))
+
     def _refusal(self, request: Any, body: bytes, *, may_stream: bool) -> EngineAnswer | None:
         """Return the refusal of a body that vLLM would accept, or None."""
         if request.stream and not may_stream:
@@ -251,17 +295,6 @@ class VllmServing:
         return events.end()
 
 
-async def _respond(route: _Route, request: Any, sequences_max: int) -> EngineAnswer:
-    """Run the waves of a request one after the other."""
-    responses = []
-    for wave in sequence_waves(request, sequences_max):
-        response = await route.handle(wave)
-        if isinstance(response, ErrorResponse):
-            return answer_from_response(response)
-        responses.append(response)
-    return answer_from_response(join_responses(request, responses))
-
-
 def _require_parser(name: str | None) -> None:
     """Raise SettingsError before the model is loaded; vLLM checks the name in the first call."""
     known = ToolParserManager.list_registered()
@@ -269,6 +302,20 @@ def _require_parser(name: str | None) -> None:
         raise SettingsError(
             f"vllm_tool_call_parser: vLLM has no {name!r}; it has {', '.join(sorted(known))}."
         )
+
+
+def _defer_logprobs(engine: AsyncLLM, state: SimpleNamespace) -> None:
+    """Let log probabilities be encoded by `AnswerLogprobs`."""
+    defer_outputs(engine)
+    if (chat := getattr(state, "openai_serving_chat", None)) is not None:
+        defer_creation(chat, "_create_chat_logprobs")
+    if (completion := getattr(state, "openai_serving_completion", None)) is not None:
+        defer_creation(completion, "_create_completion_logprobs")
+
+
+def _encode_positions(positions: list[Any]) -> bytes:
+    """Encode some positions of a prompt, as vLLM does in a response."""
+    return _PROMPT_LOGPROBS.dump_json(clamp_prompt_logprobs(positions))
 
 
 def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]:
@@ -333,43 +380,4 @@ def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> S
     shows_running = requested.include_usage and requested.continuous_usage_stats
     return StreamEvents(
         emit, requested, meter, strips_usage=not shows_running, choices_per_prompt=request.n or 1
-    )
-
-
-class EmbeddingsResponse:
-    """Replaces the web framework's response class in the embeddings route.
-
-    Keeps the usage, and encodes hundreds of floats faster than the standard library's JSON.
-    """
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        """Encode `content`. Raises NotFiniteError for vectors that JSON cannot represent."""
-        check_vectors(content["data"])
-        self.body = msgspec.json.encode(content)
-        self.input_tokens: int = content["usage"]["prompt_tokens"]
-
-
-def answer_from_response(response: Any) -> EngineAnswer:
-    """Return the response of a serving object as an answer."""
-    if isinstance(response, ErrorResponse):
-        error = response.error
-        return refusal_answer(int(error.code), error.message, error.param)
-    if isinstance(response, EmbeddingsResponse):
-        return EngineAnswer(HTTPStatus.OK, response.body, response.input_tokens)
-    if getattr(response, "media_type", None) == "application/json":  # scores and classes
-        answer = answer_with_usage(response.status_code, response.body)
-        assert answer is not None, "vLLM wrote it"
-        return answer
-    if not hasattr(response, "usage"):  # a binary response
-        message = "Only `float` and `base64` embeddings fit an answer."
-        return error_answer(HTTPStatus.BAD_REQUEST, message, param="encoding_format")
-    usage = response.usage
-    input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
-    return EngineAnswer(
-        HTTPStatus.OK,
-        response.model_dump_json().encode(),
-        usage.prompt_tokens,
-        usage.completion_tokens or 0,
-        (input_details.cached_tokens or 0) if input_details else 0,
-        (output_details.reasoning_tokens or 0) if output_details else 0,
     )
