@@ -63,12 +63,6 @@ class CallPipeline:
 
         docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
 
-        docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
-
-        docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
-
-        docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
-
         1. Receive: authenticate the key, read and parse the body.
         2. Admit: charge the rate limits, find the model, look for a stored response, check the
            load, and commit a durable call to Postgres, from where on it survives this process.
