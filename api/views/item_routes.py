@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
-from api.http.paging import LIMIT_DEFAULT, Limit
+from api.http.paging import PageDep
 from api.http.responses import json_response
 from api.resources import seconds, usage_object
 from api.views.view_services import ViewServices, ViewServicesDep
@@ -54,18 +54,17 @@ async def show_list(
     request: TenantRequestDep,
     views: ViewServicesDep,
     status: StatusOf,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
+    page: PageDep,
 ) -> Response:
     """List items in the order of the input, optionally those of one status."""
     source = await request.run(result_source, parse_public_id(JOB, batch_id))
-    first = 0
+    first, after = 0, page.after
     if after is not None:
         index = _index(source, after)
         if index is None:
             raise unknown_cursor_error()
         first = index + 1
-    items, next_index = await _page(views, source, first=first, limit=limit, status=status)
+    items, next_index = await _page(views, source, first=first, limit=page.limit, status=status)
     data = [item_object(source, item) for item in items]
     last_read_id = item_id(source.job_id, next_index - 1) if next_index > first else after
     answer = {
