@@ -116,11 +116,15 @@ class ObjectReader(Protocol):
     """The part of `ObjectStore` that reads."""
 
     def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
-        """Open an object. Raises ObjectNotFoundError here, and ObjectStoreUnavailableError."""
+        """Open an object; an `offset` past its end reads nothing. Raises ObjectNotFoundError here.
+
+        Blocks hold at most 1 MiB. A store may disconnect a reader that pauses for minutes: open the
+        object again at the reached offset.
+        """
         ...
 
 
-class ObjectStore(Protocol):
+class ObjectStore(ObjectReader, Protocol):
     """Objects by key; safe for threads. Every method may raise ObjectStoreUnavailableError (retry).
 
     A key is lower-case letters, digits, `.`, `_`, `-` and `/`. No key may be a folder of another
@@ -129,14 +133,6 @@ class ObjectStore(Protocol):
 
     def begin_upload(self, key: str) -> Upload:
         """Start an upload. Raises ObjectKeyError."""
-        ...
-
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
-        """Open an object; an `offset` past its end reads nothing. Raises ObjectNotFoundError here.
-
-        Blocks hold at most 1 MiB. A store may disconnect a reader that pauses for minutes: open the
-        object again at the reached offset.
-        """
         ...
 
     def size(self, key: str) -> int:
