@@ -137,6 +137,16 @@ def usage_object(row: sa.Row[Any]) -> dict[str, object]:
     }
 
 
+def failure_object(attempt: Any) -> dict[str, object]:
+    """Return a failed execution of an item."""
+    return {
+        "attempt": attempt.attempt,
+        "status_code": attempt.status_code or None,
+        "code": attempt.code,
+        "failed_at": seconds(attempt.failed_at),
+    }
+
+
 def _file_id(file_id: UUID | None) -> str | None:
     return None if file_id is None else public_id(FILE, file_id)
 

@@ -16,7 +16,7 @@ from api.files.uploads import UploadLimits, commit_upload, storage_quota, upload
 from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
-from api.resources import batch_object, seconds
+from api.resources import batch_object, failure_object, seconds
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
 from jobs.errors import DeadLetterNotFoundError, InvalidFieldError, JobNotFoundError
@@ -211,15 +211,7 @@ def dead_letter_detail_object(view: DeadLetterView, body: bytes | None) -> dict[
     return {
         **dead_letter_object(row),
         "endpoint": row.endpoint,
-        "history": [
-            {
-                "attempt": attempt.attempt,
-                "status_code": attempt.status_code or None,
-                "code": attempt.code,
-                "failed_at": seconds(attempt.failed_at),
-            }
-            for attempt in view.attempts
-        ],
+        "history": [failure_object(attempt) for attempt in view.attempts],
         "response": None if body is None else _json_or_text(body),
     }
 

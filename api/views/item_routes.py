@@ -11,7 +11,7 @@ from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
 from api.http.paging import PageDep
 from api.http.responses import json_response
-from api.resources import seconds, usage_object
+from api.resources import failure_object, seconds, usage_object
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id, public_id
@@ -20,7 +20,7 @@ from jobs.errors import InvalidFieldError
 from jobs.store.keyset_pages import unknown_cursor_error
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
-from results.views.item_status import ItemFailure, ItemQuery, ItemStatus, ItemView, read_items
+from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import sequence_of
 
@@ -213,7 +213,7 @@ def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
         "copied_from": (
             None if row.copied_from is None else item_id(source.job_id, row.copied_from)
         ),
-        "failures": [_failure(failure) for failure in item.failures],
+        "failures": [failure_object(failure) for failure in item.failures],
     }
 
 
@@ -229,12 +229,3 @@ def _error(item: ItemView) -> dict[str, str | None] | None:
         return None
     code = row.error_code or "request_failed"
     return {"code": code, "message": row.error_message or ERROR_MESSAGES.get(code)}
-
-
-def _failure(failure: ItemFailure) -> dict[str, object]:
-    return {
-        "attempt": failure.attempt,
-        "status_code": failure.status_code or None,
-        "code": failure.code,
-        "failed_at": seconds(failure.failed_at),
-    }
