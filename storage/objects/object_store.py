@@ -88,11 +88,9 @@ class Upload(ABC):
             self._discard()
 
     def __enter__(self) -> Self:
-        """Start the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Abort unless complete."""
         self.abort()
 
     @abstractmethod
@@ -187,11 +185,9 @@ class ObjectBlocks(Iterator[bytes]):
             self._close()
 
     def __enter__(self) -> Self:
-        """Close at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
         self.close()
 
 

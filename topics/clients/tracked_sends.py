@@ -18,7 +18,6 @@ class TrackedSends:
     """A sender whose records can be awaited apart from those of others. Safe for threads."""
 
     def __init__(self, sender: PartitionSender) -> None:
-        """Send with `sender`."""
         self._sender = sender
         self._places: set[Partition] = set()
         self._condition = threading.Condition()
