@@ -50,7 +50,7 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
         "object": "batch",
         "endpoint": row.endpoint,
         "model": row.model,
-        "errors": _errors(row),
+        "errors": {"object": "list", "data": row.errors} if row.errors else None,
         "input_file_id": public_id(FILE, row.input_file_id),
         "completion_window": row.completion_window,
         "status": row.state,
@@ -120,10 +120,6 @@ def page_object(
         "last_id": data[-1]["id"] if data else None,
         "has_more": has_more,
     }
-
-
-def _errors(row: sa.Row[Any]) -> dict[str, object] | None:
-    return {"object": "list", "data": row.errors} if row.errors else None
 
 
 def usage_object(row: sa.Row[Any]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from registry.models import ModelVersion, list_models, list_pools
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
-from topics.records.catalogue import JOB_CLASSES, SHARED_TOPICS, Topic, pool_topics
+from topics.records.catalogue import JOB_CLASSES, SHARED_TOPICS, pool_topics
 from topics.records.records import Capacity
 
 router = APIRouter()
@@ -54,7 +54,8 @@ async def show_topics(request: OperatorRequestDep, page: PageDep) -> Response:
     """List the topics that the catalogue names for the installation's pools, by name."""
     pools = await request.run(list_pools)
     topics = [*SHARED_TOPICS, *(topic for pool in pools for topic in pool_topics(pool))]
-    return page_by_id((_topic_object(topic) for topic in topics), page)
+    shown = ({"id": topic.name, "object": "topic", **topic.facts()} for topic in topics)
+    return page_by_id(shown, page)
 
 
 @router.get("/v1/admin/audit_log")
@@ -129,7 +130,3 @@ def _replica_object(capacity: Capacity) -> dict[str, object]:
         "concurrency": capacity.concurrency,
         "partitions": list(capacity.partitions),
     }
-
-
-def _topic_object(topic: Topic) -> dict[str, object]:
-    return {"id": topic.name, "object": "topic", **topic.facts()}

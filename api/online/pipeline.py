@@ -113,7 +113,8 @@ class CallPipeline:
         charge = self._charge_estimate(received, headers)
         cleanup.enter_context(self._refunded_if_refused(charge, headers))
         planned = await plan_call(online, received)
-        headers += [_version_header(planned), _durable_header(planned)]
+        durable = (b"x-millrace-durable", b"true" if planned.is_durable else b"false")
+        headers += [_version_header(planned), durable]
         cache_key = None if planned.job.key_name else online.cache.key_of(planned)
         cached = None if cache_key is None else online.cache.find(cache_key)
         if cached is not None:
@@ -325,7 +326,3 @@ class CallPipeline:
 def _version_header(planned: PlannedCall) -> tuple[bytes, bytes]:
     name, value = version_header(planned.route.name, planned.route.version)
     return name.encode(), value.encode()
-
-
-def _durable_header(planned: PlannedCall) -> tuple[bytes, bytes]:
-    return (b"x-millrace-durable", b"true" if planned.is_durable else b"false")

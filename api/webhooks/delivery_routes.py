@@ -70,11 +70,6 @@ async def test(endpoint_id: str, request: IdempotentRequestDep) -> Response:
     check_event_types([body.event_type], param="event_type")
     parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
 
-    def insert_test(connection: sa.Connection) -> UUID:
-        return create_test_delivery(
-            connection, request.tenant_id, parsed_endpoint_id, body.event_type
-        )
-
     async def finish(message_id: UUID) -> object:
         assert parsed_endpoint_id is not None
         attempt = await _first_attempt(request, message_id, parsed_endpoint_id)
@@ -91,7 +86,8 @@ async def test(endpoint_id: str, request: IdempotentRequestDep) -> Response:
             "success": True,
         }
 
-    return await request.answer_once_holding_key(insert_test, finish)
+    event = (request.tenant_id, parsed_endpoint_id, body.event_type)
+    return await request.answer_once_holding_key(lambda c: create_test_delivery(c, *event), finish)
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/replay")

@@ -84,7 +84,7 @@ class Dispatcher:
 
     def dispatch(self) -> float | None:
         """Send every batch that may close now; return the seconds until the next one may."""
-        now = self._now()
+        now = Instant(self._clock.monotonic_s(), self._clock.wall_s())
         next_s: float | None = None
         pools = self._queues.pools
         for name, pool in [*pools.items()]:
@@ -148,6 +148,3 @@ class Dispatcher:
             metrics.WAIT_SECONDS.observe(now.monotonic_s - chunk.ticket.arrived_s)
         metrics.BATCH_ITEMS.observe(count)
         metrics.BATCH_CLOSE.labels(reason.value).inc()
-
-    def _now(self) -> Instant:
-        return Instant(self._clock.monotonic_s(), self._clock.wall_s())
