@@ -50,7 +50,7 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
         "object": "batch",
         "endpoint": row.endpoint,
         "model": row.model,
-        "errors": _errors(row),
+        "errors": {"object": "list", "data": row.errors} if row.errors else None,
         "input_file_id": public_id(FILE, row.input_file_id),
         "completion_window": row.completion_window,
         "status": row.state,
@@ -122,10 +122,6 @@ def page_object(
     }
 
 
-def _errors(row: sa.Row[Any]) -> dict[str, object] | None:
-    return {"object": "list", "data": row.errors} if row.errors else None
-
-
 def usage_object(row: sa.Row[Any]) -> dict[str, object]:
     """Return the token usage of a job or an item."""
     return {
@@ -134,6 +130,16 @@ def usage_object(row: sa.Row[Any]) -> dict[str, object]:
         "output_tokens": row.output_tokens,
         "output_tokens_details": {"reasoning_tokens": row.reasoning_tokens},
         "total_tokens": row.input_tokens + row.output_tokens,
+    }
+
+
+def failure_object(attempt: Any) -> dict[str, object]:
+    """Return a failed execution of an item."""
+    return {
+        "attempt": attempt.attempt,
+        "status_code": attempt.status_code or None,
+        "code": attempt.code,
+        "failed_at": seconds(attempt.failed_at),
     }
 
 

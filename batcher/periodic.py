@@ -59,7 +59,7 @@ class PeriodicTasks:
         count = 0
         while True:
             count += 1
-            has_demand = self.demand.has_published_demand or any(self.queues.waiting().values())
+            has_demand = self.demand.published_pools or any(self.queues.waiting().values())
             if has_demand or count % MAINTENANCE_EVERY == 0:
                 self.publish_demand()
             if count % MAINTENANCE_EVERY == 0:
@@ -74,8 +74,8 @@ class PeriodicTasks:
 
     def publish_new_demand(self) -> None:
         """Publish demand if a pool has waiting items that the last record did not name."""
-        waiting = self.queues.waiting()
-        if any(count and self.demand.is_unpublished(pool) for pool, count in waiting.items()):
+        waiting, published = self.queues.waiting(), self.demand.published_pools
+        if any(count and pool not in published for pool, count in waiting.items()):
             self.publish_demand()
 
     async def run_watchdog(self, watchdog: Watchdog) -> None:

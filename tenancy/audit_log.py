@@ -8,7 +8,7 @@ every later hash. Entries refer to objects by id; they contain no secret and no 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
@@ -75,7 +75,7 @@ class SealedEntry:
 
     tenant_id: UUID
     sequence: int
-    at: datetime
+    created_at: datetime
     actor: str
     action: str
     subject: str
@@ -106,7 +106,7 @@ def record_audit_event(
     entry = SealedEntry(
         tenant_id=tenant_id,
         sequence=head.sequence + 1,
-        at=head.now,
+        created_at=head.now,
         actor=actor,
         action=action.value,
         subject=subject,
@@ -121,29 +121,20 @@ def record_audit_event(
         .cte("advanced")
     )
     row = audit_log.insert().values(
-        id=new_uuid(),
-        tenant_id=entry.tenant_id,
-        sequence=entry.sequence,
-        created_at=entry.at,
-        actor=entry.actor,
-        action=entry.action,
-        subject=entry.subject,
-        details=entry.details,
-        previous_hash=head.hash,
-        hash=digest,
+        id=new_uuid(), **asdict(entry), previous_hash=head.hash, hash=digest
     )
     connection.execute(row.add_cte(advanced))
 
 
-def entry_hash(entry: SealedEntry, previous: bytes) -> bytes:
-    """Return the SHA-256 of an entry; its time counts in whole microseconds."""
+def entry_hash(entry: SealedEntry | Any, previous: bytes) -> bytes:
+    """Return the SHA-256 of an entry or of its row; its time counts in whole microseconds."""
     content = json.dumps(
         [
             _FORM,
             previous.hex(),
             entry.tenant_id.hex,
             entry.sequence,
-            (entry.at - _EPOCH) // timedelta(microseconds=1),
+            (entry.created_at - _EPOCH) // timedelta(microseconds=1),
             entry.actor,
             entry.action,
             entry.subject,

@@ -8,7 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import public_id
-from tenancy.audit_log import ENTRY, SealedEntry, entry_hash, first_hash
+from tenancy.audit_log import ENTRY, entry_hash, first_hash
 from tenancy.tables import audit_heads, audit_log
 
 _WINDOW_ROWS: Final = 5000
@@ -111,7 +111,7 @@ def verify_entries(
             return ChainCheck(known, ChainMismatch(expected, "the row is missing"))
         if row.previous_hash != known.hash:
             return ChainCheck(known, ChainMismatch(expected, "it does not follow the row before"))
-        if row.hash != entry_hash(_entry(row), known.hash):
+        if row.hash != entry_hash(row, known.hash):
             return ChainCheck(known, ChainMismatch(expected, "its content is not what was sealed"))
         if any(anchor != row.hash for anchor in anchors.get(expected, ())):
             return ChainCheck(known, ChainMismatch(expected, "the anchor says otherwise"))
@@ -138,15 +138,3 @@ def _rows(connection: sa.Connection, tenant_id: UUID) -> Iterator[sa.Row[Any]]:
         if len(rows) < _WINDOW_ROWS:
             return
         sequence = rows[-1].sequence
-
-
-def _entry(row: Any) -> SealedEntry:
-    return SealedEntry(
-        tenant_id=row.tenant_id,
-        sequence=row.sequence,
-        at=row.created_at,
-        actor=row.actor,
-        action=row.action,
-        subject=row.subject,
-        details=row.details,
-    )

@@ -6,10 +6,10 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, Connection, DateTime, Identity, Table, Text, Uuid, func
+from sqlalchemy import BigInteger, Column, Connection, Identity, Table, Text, Uuid, func
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.postgres.metadata import metadata
+from storage.postgres.metadata import Timestamp, metadata
 
 deletions: Final = Table(
     "deletions",
@@ -20,9 +20,7 @@ deletions: Final = Table(
     Column[object]("subject_id", Uuid, comment="of the file or job; NULL: as many as counted"),
     Column[object]("key_id", Uuid, comment="the API key that asked; NULL: its age did"),
     Column[dict[str, int]]("counts", JSONB, nullable=False, comment="rows and objects by kind"),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
+    Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     comment="Append-only: what was deleted; names nothing that a user wrote",
 )
 

@@ -10,7 +10,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    DateTime,
     ForeignKey,
     Index,
     Integer,
@@ -22,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.postgres.metadata import metadata
+from storage.postgres.metadata import Timestamp, metadata
 
 tenants: Final = Table(
     "tenants",
@@ -49,20 +48,18 @@ tenants: Final = Table(
     ),
     Column[datetime](
         "zero_retention_since",
-        DateTime(timezone=True),
+        Timestamp,
         comment="with zero_retention: of what was created from then on; NULL: of everything",
     ),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
+    Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     Column[datetime](
         "deleted_at",
-        DateTime(timezone=True),
+        Timestamp,
         comment="nothing of it shows from then on, and all its data is being removed",
     ),
     Column[datetime](
         "erased_at",
-        DateTime(timezone=True),
+        Timestamp,
         comment="when nothing but tombstones was left; the row goes with the last of them",
     ),
 )
@@ -81,10 +78,8 @@ api_keys: Final = Table(
         comment="SHA-256 of 256 random bits: enough to need no slow hash",
     ),
     Column[str]("hint", Text, nullable=False, comment="last characters, to tell keys apart"),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    Column[datetime]("revoked_at", DateTime(timezone=True)),
+    Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
+    Column[datetime]("revoked_at", Timestamp),
 )
 
 operator_keys: Final = Table(
@@ -101,10 +96,8 @@ operator_keys: Final = Table(
         comment="SHA-256 of 256 random bits: enough to need no slow hash",
     ),
     Column[str]("hint", Text, nullable=False, comment="last characters, to tell keys apart"),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    Column[datetime]("revoked_at", DateTime(timezone=True)),
+    Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
+    Column[datetime]("revoked_at", Timestamp),
     comment="Keys of the installation; no tenant's role may read this table",
 )
 
@@ -128,9 +121,7 @@ usage_ledger: Final = Table(
         server_default="0",
         comment="items that took over the result of another one; they cost nothing",
     ),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
+    Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     Index("ix_usage_ledger_job_id", "job_id"),
     Index("ix_usage_ledger_tenant_id_created_at", "tenant_id", "created_at"),
     comment="Append-only: one row per job and commit of the results writer",
@@ -143,7 +134,7 @@ audit_log: Final = Table(
     Column[object]("id", Uuid, primary_key=True),
     Column[object]("tenant_id", Uuid, nullable=False),
     Column[int]("sequence", BigInteger, nullable=False, comment="in the tenant's chain, from 1"),
-    Column[datetime]("created_at", DateTime(timezone=True), nullable=False),
+    Column[datetime]("created_at", Timestamp, nullable=False),
     Column[str]("actor", Text, nullable=False, comment="a key's id, or cli"),
     Column[str]("action", Text, nullable=False, comment="tenancy.audit_log.Action"),
     Column[str]("subject", Text, nullable=False, comment="the id of what it was done to"),

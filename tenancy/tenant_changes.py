@@ -1,20 +1,14 @@
 """Changes of a tenant's limits by operators, several at once."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from tenancy.installation_log import CLI_OPERATOR, Operator
 from tenancy.response_cache import set_response_cache
-from tenancy.tenants import set_call_timeout, set_stored_bytes_max, set_zero_retention
-
-_SETTERS: Final[Mapping[str, Callable[[sa.Connection, UUID, Any, Operator], None]]] = {
-    "stored_bytes_max": set_stored_bytes_max,
-    "call_timeout_ms": set_call_timeout,
-    "response_cache_ttl_s": set_response_cache,
-}
+from tenancy.tenants import change_tenant, set_zero_retention
 
 
 def change_tenant_limits(
@@ -30,6 +24,9 @@ def change_tenant_limits(
     """
     if (on := changes.get("zero_retention")) is not None:
         set_zero_retention(connection, tenant_id, on=on, operator=operator)
-    for name, set_limit in _SETTERS.items():
+    for name in ("stored_bytes_max", "call_timeout_ms"):
         if name in changes:
-            set_limit(connection, tenant_id, changes[name], operator)
+            value = {name: changes[name]}
+            change_tenant(connection, tenant_id, value, value, operator)
+    if "response_cache_ttl_s" in changes:
+        set_response_cache(connection, tenant_id, changes["response_cache_ttl_s"], operator)

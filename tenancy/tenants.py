@@ -88,28 +88,6 @@ def set_zero_retention(
     change_tenant(connection, tenant_id, values, {"zero_retention": on}, operator)
 
 
-def set_call_timeout(
-    connection: sa.Connection,
-    tenant_id: UUID,
-    timeout_ms: int | None,
-    operator: Operator = CLI_OPERATOR,
-) -> None:
-    """Limit the time of a tenant's online calls; None: the limit of the installation applies."""
-    values = {"call_timeout_ms": timeout_ms}
-    change_tenant(connection, tenant_id, values, values, operator)
-
-
-def set_stored_bytes_max(
-    connection: sa.Connection,
-    tenant_id: UUID,
-    bytes_max: int | None,
-    operator: Operator = CLI_OPERATOR,
-) -> None:
-    """Limit the bytes that a tenant may store; None: the default of the installation applies."""
-    values = {"stored_bytes_max": bytes_max}
-    change_tenant(connection, tenant_id, values, values, operator)
-
-
 def has_zero_retention(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
     """Return the SQL expression whether a tenant has zero retention."""
     query = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)
@@ -136,7 +114,7 @@ def change_tenant(
     tenant_id: UUID,
     values: Mapping[str, object],
     details: Details,
-    operator: Operator = CLI_OPERATOR,
+    operator: Operator,
 ) -> None:
     """Change columns of a tenant and record the audit event with `details`."""
     connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))

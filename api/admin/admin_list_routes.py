@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 
 from api.admin.operator_requests import OperatorRequest, OperatorRequestDep
 from api.audit_log_routes import entry_object
-from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.paging import PageDep, PageParameters, page_response
 from api.http.responses import json_response
 from api.online.online_runtime import OnlineRuntime
 from api.resources import page_object, seconds
@@ -18,7 +18,7 @@ from registry.models import ModelVersion, list_models, list_pools
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
-from topics.records.catalogue import JOB_CLASSES, SHARED_TOPICS, Topic, pool_topics
+from topics.records.catalogue import JOB_CLASSES, SHARED_TOPICS, pool_topics
 from topics.records.records import Capacity
 
 router = APIRouter()
@@ -27,61 +27,50 @@ ID_CHARS_MAX: Final = 512
 
 
 @router.get("/v1/admin/models")
-async def show_models(
-    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_models(request: OperatorRequestDep, page: PageDep) -> Response:
     """List the version of every model that serves new jobs, by name."""
     models = await request.run(list_models)
-    return page_by_id((_model_object(model) for model in models), after, limit)
+    return page_by_id((_model_object(model) for model in models), page)
 
 
 @router.get("/v1/admin/pools")
-async def show_pools(
-    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_pools(request: OperatorRequestDep, page: PageDep) -> Response:
     """List the pools of all model versions with the capacity that replicas report, by name."""
     versions = await request.run(list_pools)
     reports = _capacity_reports(request)
     names = {*versions, *(capacity.pool for capacity in reports)}
-    return page_by_id((_pool_object(name, versions, reports) for name in names), after, limit)
+    return page_by_id((_pool_object(name, versions, reports) for name in names), page)
 
 
 @router.get("/v1/admin/replicas")
-async def show_replicas(
-    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_replicas(request: OperatorRequestDep, page: PageDep) -> Response:
     """List the replicas that reported within the last seconds, by id, one object a class."""
     reports = _capacity_reports(request)
-    return page_by_id((_replica_object(capacity) for capacity in reports), after, limit)
+    return page_by_id((_replica_object(capacity) for capacity in reports), page)
 
 
 @router.get("/v1/admin/topics")
-async def show_topics(
-    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_topics(request: OperatorRequestDep, page: PageDep) -> Response:
     """List the topics that the catalogue names for the installation's pools, by name."""
     pools = await request.run(list_pools)
     topics = [*SHARED_TOPICS, *(topic for pool in pools for topic in pool_topics(pool))]
-    return page_by_id((_topic_object(topic) for topic in topics), after, limit)
+    shown = ({"id": topic.name, "object": "topic", **topic.facts()} for topic in topics)
+    return page_by_id(shown, page)
 
 
 @router.get("/v1/admin/audit_log")
-async def show_audit_log(
-    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_audit_log(request: OperatorRequestDep, page: PageDep) -> Response:
     """List the operations of operators, newest first."""
 
     def read(connection: sa.Connection) -> tuple[list[sa.Row[Any]], bool] | None:
-        return read_entries(connection, INSTALLATION, after=parse_after(ENTRY, after), limit=limit)
+        return read_entries(connection, INSTALLATION, after=page.after_row(ENTRY), limit=page.limit)
 
-    page = await request.run(read)
-    if page is None:
-        raise unknown_cursor_error()
-    return json_response(page_object(*page, entry_object))
+    return page_response(await request.run(read), entry_object)
 
 
-def page_by_id(objects: Iterable[dict[str, object]], after: str | None, limit: int) -> Response:
+def page_by_id(objects: Iterable[dict[str, object]], page: PageParameters) -> Response:
     """Answer with the page behind the id `after`, which need not exist any more."""
+    limit, after = page.limit, page.after
     if after is not None and len(after) > ID_CHARS_MAX:
         raise unknown_cursor_error()
     ordered = sorted(objects, key=lambda one: str(one["id"]))
@@ -141,7 +130,3 @@ def _replica_object(capacity: Capacity) -> dict[str, object]:
         "concurrency": capacity.concurrency,
         "partitions": list(capacity.partitions),
     }
-
-
-def _topic_object(topic: Topic) -> dict[str, object]:
-    return {"id": topic.name, "object": "topic", **topic.facts()}

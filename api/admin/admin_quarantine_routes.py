@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from api.admin.admin_list_routes import page_by_id
 from api.admin.operator_requests import AdminRequestDep, OperatorRequestDep
 from api.http.errors import ApiError
-from api.http.paging import LIMIT_DEFAULT, Limit
+from api.http.paging import PageDep
 from api.http.responses import json_response
 from api.resources import seconds
 from core.ids import JOB, QUARANTINE, TENANT, parse_public_id, public_id
@@ -18,12 +18,10 @@ router = APIRouter()
 
 
 @router.get("/v1/admin/quarantines")
-async def show_list(
-    request: OperatorRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_list(request: OperatorRequestDep, page: PageDep) -> Response:
     """List the tenants whose bulk jobs wait on a pool, by id."""
     rows = await request.run(list_quarantines)
-    return page_by_id((quarantine_object(row) for row in rows), after, limit)
+    return page_by_id((quarantine_object(row) for row in rows), page)
 
 
 @router.delete("/v1/admin/quarantines/{quarantine_id}")

@@ -11,12 +11,11 @@ from msgspec import UNSET, Meta, UnsetType
 from api.admin.operator_requests import AdminRequestDep, IdempotentAdminDep, OperatorRequestDep
 from api.admin.saved_secrets import encrypt_secret, with_plain_secret
 from api.http.errors import ApiError
-from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import saved_response
-from api.resources import page_object, seconds
+from api.resources import seconds
 from core.ids import KEY, TENANT, parse_public_id, public_id
-from jobs.store.keyset_pages import unknown_cursor_error
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import key_row, list_keys, list_tenants, tenant_row
 from tenancy.response_cache import TTL_S_MAX
@@ -79,15 +78,13 @@ async def create(request: IdempotentAdminDep) -> Response:
 @router.get("/v1/admin/tenants")
 async def show_list(
     request: OperatorRequestDep,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
+    page: PageDep,
     name: Annotated[str | None, Query(max_length=NAME_CHARS_MAX, pattern="^[^\\x00]*$")] = None,
 ) -> Response:
     """List tenants, newest first, or the one with a name."""
-    page = await request.run(list_tenants, name=name, after=parse_after(TENANT, after), limit=limit)
-    if page is None:
-        raise unknown_cursor_error()
-    return json_response(page_object(*page, tenant_object))
+    after = page.after_row(TENANT)
+    found = await request.run(list_tenants, name=name, after=after, limit=page.limit)
+    return page_response(found, tenant_object)
 
 
 @router.get("/v1/admin/tenants/{tenant_id}")
@@ -141,8 +138,7 @@ async def create_tenant_key(tenant_id: str, request: IdempotentAdminDep) -> Resp
 @router.get("/v1/admin/keys")
 async def show_keys(
     request: OperatorRequestDep,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
+    page: PageDep,
     tenant: str | None = None,
     revoked: bool = False,
 ) -> Response:
@@ -156,14 +152,11 @@ async def show_keys(
             connection,
             tenant_id=of_tenant,
             with_revoked=revoked,
-            after=parse_after(KEY, after),
-            limit=limit,
+            after=page.after_row(KEY),
+            limit=page.limit,
         )
 
-    page = await request.run(read)
-    if page is None:
-        raise unknown_cursor_error()
-    return json_response(page_object(*page, key_object))
+    return page_response(await request.run(read), key_object)
 
 
 @router.delete("/v1/admin/keys/{key_id}")

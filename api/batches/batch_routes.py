@@ -21,10 +21,10 @@ from fastapi import APIRouter, Response
 
 from api import metrics
 from api.auth.authentication import TenantRequestDep
-from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
-from api.resources import batch_object, page_object
+from api.resources import batch_object
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
@@ -33,7 +33,6 @@ from jobs.errors import JobNotFoundError
 from jobs.store.batches import NewJob, cancel_job, create_job, find_job, list_jobs
 from jobs.store.controls import JobChange, append_file, change_job, pause_job, resume_job, seal_job
 from jobs.store.job_options import JobBudget, JobOptions
-from jobs.store.keyset_pages import PageCursor
 from jobs.store.removable_objects import destroy_job_key
 from results.retention.deletion import delete_batch
 from results.webhooks.endpoints.callbacks import add_callback
@@ -158,12 +157,10 @@ async def create(request: IdempotentRequestDep, webhooks: WebhookServicesDep) ->
 
 
 @router.get("/v1/batches")
-async def show_list(
-    request: TenantRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_list(request: TenantRequestDep, page: PageDep) -> Response:
     """List jobs, newest first."""
-    page = await request.run(list_jobs, PageCursor(limit=limit, after=parse_after(JOB, after)))
-    return json_response(page_object(page.rows, page.has_more, batch_object))
+    found = await request.run(list_jobs, page.cursor(JOB))
+    return page_response((found.rows, found.has_more), batch_object)
 
 
 @router.get("/v1/batches/{batch_id}")

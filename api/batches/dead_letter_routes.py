@@ -13,10 +13,10 @@ from fastapi import APIRouter, Response
 from api import metrics
 from api.auth.authentication import TenantRequestDep
 from api.files.uploads import UploadLimits, commit_upload, storage_quota, upload_limits
-from api.http.paging import LIMIT_DEFAULT, Limit
+from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
-from api.resources import batch_object, page_object, seconds
+from api.resources import batch_object, failure_object, seconds
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
 from jobs.errors import DeadLetterNotFoundError, InvalidFieldError, JobNotFoundError
@@ -57,19 +57,14 @@ class RedriveBody(msgspec.Struct):
 
 
 @router.get("/v1/dead_letters")
-async def show_list(
-    request: TenantRequestDep,
-    batch: str | None = None,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
-) -> Response:
+async def show_list(request: TenantRequestDep, page: PageDep, batch: str | None = None) -> Response:
     """List dead letters: of a batch in the order of its lines, otherwise newest first."""
-    item = None if after is None else parse_dead_letter_id(after)
-    if after is not None and item is None:
+    item = None if page.after is None else parse_dead_letter_id(page.after)
+    if page.after is not None and item is None:
         raise unknown_cursor_error()
     job_id = None if batch is None else _job_id(batch)
-    page = await request.run(list_dead_letters, job_id=job_id, after=item, limit=limit)
-    return json_response(page_object(page.rows, page.has_more, dead_letter_object))
+    found = await request.run(list_dead_letters, job_id=job_id, after=item, limit=page.limit)
+    return page_response((found.rows, found.has_more), dead_letter_object)
 
 
 @router.get("/v1/dead_letters/{letter_id}")
@@ -216,15 +211,7 @@ def dead_letter_detail_object(view: DeadLetterView, body: bytes | None) -> dict[
     return {
         **dead_letter_object(row),
         "endpoint": row.endpoint,
-        "history": [
-            {
-                "attempt": attempt.attempt,
-                "status_code": attempt.status_code or None,
-                "code": attempt.code,
-                "failed_at": seconds(attempt.failed_at),
-            }
-            for attempt in view.attempts
-        ],
+        "history": [failure_object(attempt) for attempt in view.attempts],
         "response": None if body is None else _json_or_text(body),
     }
 

@@ -5,7 +5,6 @@ import hashlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 from uuid import UUID
@@ -37,14 +36,6 @@ from tenancy.audit_log import Action
 _ONE_RANGE: Final = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*")
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """A range of an object."""
-
-    offset: int
-    length: int
-
-
 class RangeUnsatisfiableError(Exception):
     """The range starts after the end of the object."""
 
@@ -58,20 +49,20 @@ async def file_content(request: Request, row: sa.Row[Any], services: Services) -
     blocks = await asyncio.to_thread(
         services.objects.read,
         row.object_key,
-        offset=byte_range.offset if byte_range else 0,
-        length=byte_range.length if byte_range else row.size_bytes,
+        offset=byte_range.start if byte_range else 0,
+        length=len(byte_range) if byte_range else row.size_bytes,
     )
     headers = {
         "accept-ranges": "bytes",
         "content-disposition": content_disposition(row.filename),
         "content-type": "application/octet-stream",
-        "content-length": str(byte_range.length if byte_range else row.size_bytes),
+        "content-length": str(len(byte_range) if byte_range else row.size_bytes),
         "etag": _etag(row),
         "x-content-type-options": "nosniff",  # a browser must not interpret uploaded content
     }
     if byte_range:
-        last = byte_range.offset + byte_range.length - 1
-        headers["content-range"] = f"bytes {byte_range.offset}-{last}/{row.size_bytes}"
+        first, last = byte_range[0], byte_range[-1]
+        headers["content-range"] = f"bytes {first}-{last}/{row.size_bytes}"
     return object_response(
         blocks,
         206 if byte_range else 200,
@@ -81,7 +72,7 @@ async def file_content(request: Request, row: sa.Row[Any], services: Services) -
     )
 
 
-def _requested_range(request: Request, row: sa.Row[Any]) -> ByteRange | None:
+def _requested_range(request: Request, row: sa.Row[Any]) -> range | None:
     condition = request.headers.get("if-range")
     if condition is not None and condition != _etag(row):
         return None
@@ -96,8 +87,8 @@ def _requested_range(request: Request, row: sa.Row[Any]) -> ByteRange | None:
         ) from None
 
 
-def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
-    """Return the requested range, or None for the whole object. Raises RangeUnsatisfiableError."""
+def parse_range(header: str | None, size_bytes: int) -> range | None:
+    """Return the requested offsets; None for the whole object. Raises RangeUnsatisfiableError."""
     parts = _ONE_RANGE.fullmatch(header or "")
     if parts is None or parts[1] == parts[2] == "":
         return None
@@ -105,14 +96,14 @@ def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
         length = min(int(parts[2]), size_bytes)
         if length == 0:
             raise RangeUnsatisfiableError
-        return ByteRange(size_bytes - length, length)
+        return range(size_bytes - length, size_bytes)
     first = int(parts[1])
     last = int(parts[2]) if parts[2] else size_bytes - 1
     if parts[2] and last < first:
         return None  # not a valid range
     if first >= size_bytes:
         raise RangeUnsatisfiableError
-    return ByteRange(first, min(last, size_bytes - 1) - first + 1)
+    return range(first, min(last, size_bytes - 1) + 1)
 
 
 def _etag(row: sa.Row[Any]) -> str:

@@ -147,7 +147,6 @@ class ObjectSink:
     """
 
     def __init__(self, objects: ObjectStore, key: str) -> None:
-        """`key` is created with the first block."""
         self._objects = objects
         self._key = key
         self._buffer = bytearray()

@@ -17,7 +17,6 @@ class ClientConnection:
     """One connection. It may serve several requests, one after the other."""
 
     def __init__(self, protocol: HttpToolsProtocol) -> None:
-        """`protocol` is connected."""
         self._protocol = protocol
         self._is_disconnected = False
         self._disconnect_listeners: list[Callable[[], None]] = []
@@ -98,6 +97,5 @@ class ClientConnection:
 
 def client_connection(scope: Scope) -> ClientConnection:
     """Return the connection of a request, which `HttpProtocol` puts into its scope."""
-    connection = scope["extensions"][EXTENSION]
-    assert isinstance(connection, ClientConnection)
+    connection: ClientConnection = scope["extensions"][EXTENSION]
     return connection

@@ -114,8 +114,7 @@ class RequestEnvelope:
 
 def request_id_of(scope: Scope) -> UUID:
     """Return the id of a request, which the head of its response shows."""
-    request_id = scope[_ID_KEY]
-    assert isinstance(request_id, UUID)
+    request_id: UUID = scope[_ID_KEY]
     return request_id
 
 
@@ -130,8 +129,7 @@ def count_for_tenant(scope: Scope, tenant_id: UUID, key_id: str) -> None:
 
 def request_exit_stack(scope: Scope) -> ExitStack:
     """Return the exit stack that is closed when the response is sent."""
-    exit_stack = scope[_EXIT_STACK_KEY]
-    assert isinstance(exit_stack, ExitStack)
+    exit_stack: ExitStack = scope[_EXIT_STACK_KEY]
     return exit_stack
 
 

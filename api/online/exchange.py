@@ -1,7 +1,6 @@
 """The HTTP request of an online call and its response, as raw ASGI messages."""
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
@@ -69,12 +68,6 @@ class Exchange:
         self.count_for_tenant(principal.tenant_id, public_id(KEY, principal.key_id))
         self.body_reservation.assign_tenant(principal.tenant_id)
 
-    def reserve_response_memory(self, byte_count: int) -> AbstractContextManager[None]:
-        """Reserve memory for a large response. Raises ApiError when entered: 503, 429."""
-        tenant_id = self.body_reservation.tenant_id
-        assert tenant_id is not None  # responses before authentication are short
-        return self.response_limit.reserve(tenant_id, byte_count)
-
 
 def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Join the lines of a list header (RFC 9110, 5.3). `prefer` is the only one that is read."""
@@ -96,7 +89,9 @@ async def send_response(exchange: Exchange, response: CompleteResponse) -> None:
     if len(response.body) <= LARGE_BYTES:
         await _send(exchange, response)
         return
-    with exchange.reserve_response_memory(len(response.body)):
+    tenant_id = exchange.body_reservation.tenant_id
+    assert tenant_id is not None  # responses before authentication are short
+    with exchange.response_limit.reserve(tenant_id, len(response.body)):
         await _send(exchange, response)
 
 

@@ -84,39 +84,34 @@ def recording_memory_limit(bytes_max: int) -> MemoryLimit:
 class BodyReservation:
     """The bytes that the body of one call has reserved."""
 
-    __slots__ = ("_limit", "_reserved_bytes", "_tenant_id")
+    __slots__ = ("_limit", "_reserved_bytes", "tenant_id")
 
     def __init__(self, limit: MemoryLimit) -> None:
         self._limit = limit
-        self._tenant_id: UUID | None = None
+        self.tenant_id: UUID | None = None  # before authentication
         self._reserved_bytes = 0
-
-    @property
-    def tenant_id(self) -> UUID | None:
-        """The tenant of the call; None before authentication."""
-        return self._tenant_id
 
     def assign_tenant(self, tenant_id: UUID) -> None:
         """Set the tenant, before anything is reserved."""
         assert not self._reserved_bytes
-        self._tenant_id = tenant_id
+        self.tenant_id = tenant_id
 
     def grow_to(self, byte_count: int) -> None:
         """Reserve `byte_count` in total.
 
         Raises ApiError: 503 when not enough bytes are free, 429 when the tenant has its share.
         """
-        assert self._tenant_id is not None
+        assert self.tenant_id is not None
         if byte_count > self._reserved_bytes:
-            exceeded = self._limit.reserve(self._tenant_id, byte_count - self._reserved_bytes)
+            exceeded = self._limit.reserve(self.tenant_id, byte_count - self._reserved_bytes)
             if exceeded is not None:
                 raise queue_full(*_BODY_REFUSALS[exceeded], 1.0)
             self._reserved_bytes = byte_count
 
     def release(self) -> None:
         """Release all bytes; further calls have no effect."""
-        if self._tenant_id is not None and self._reserved_bytes:
-            self._limit.release(self._tenant_id, self._reserved_bytes)
+        if self.tenant_id is not None and self._reserved_bytes:
+            self._limit.release(self.tenant_id, self._reserved_bytes)
             self._reserved_bytes = 0
 
 

@@ -63,12 +63,6 @@ class CallPipeline:
 
         docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
 
-        docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
-
-        docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
-
-        docs/architecture.md describes these steps as stages 1 to 4 and 8 of an online call.
-
         1. Receive: authenticate the key, read and parse the body.
         2. Admit: charge the rate limits, find the model, look for a stored response, check the
            load, and commit a durable call to Postgres, from where on it survives this process.
@@ -119,7 +113,8 @@ class CallPipeline:
         charge = self._charge_estimate(received, headers)
         cleanup.enter_context(self._refunded_if_refused(charge, headers))
         planned = await plan_call(online, received)
-        headers += [_version_header(planned), _durable_header(planned)]
+        durable = (b"x-millrace-durable", b"true" if planned.is_durable else b"false")
+        headers += [_version_header(planned), durable]
         cache_key = None if planned.job.key_name else online.cache.key_of(planned)
         cached = None if cache_key is None else online.cache.find(cache_key)
         if cached is not None:
@@ -331,7 +326,3 @@ class CallPipeline:
 def _version_header(planned: PlannedCall) -> tuple[bytes, bytes]:
     name, value = version_header(planned.route.name, planned.route.version)
     return name.encode(), value.encode()
-
-
-def _durable_header(planned: PlannedCall) -> tuple[bytes, bytes]:
-    return (b"x-millrace-durable", b"true" if planned.is_durable else b"false")

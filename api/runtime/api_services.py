@@ -47,6 +47,5 @@ class Services:
 
 def services_of(request: Request) -> Services:
     """Return the services of the application that serves `request`."""
-    services = request.app.state.services
-    assert isinstance(services, Services)
+    services: Services = request.app.state.services
     return services

@@ -6,12 +6,11 @@ _MINUTE_S: Final = 60.0
 
 
 class TokenBucket:
-    """A token bucket that fills within a minute. Costs known afterwards may overdraw it."""
+    """A full bucket, which fills within a minute. Costs known afterwards may overdraw it."""
 
     __slots__ = ("_at_s", "_level", "size")
 
     def __init__(self, size: int, *, now_s: float) -> None:
-        """The bucket starts full."""
         self.size = size
         self._level = float(size)
         self._at_s = now_s

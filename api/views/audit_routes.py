@@ -79,7 +79,7 @@ async def show(
             "ledger": {**_select(after.ledger, _USAGE), "items": after.ledger.billed},
         },
         "log": None if log_comparison is None else log_comparison.as_object(source),
-        "differences": [_difference_object(difference) for difference in differences],
+        "differences": [{"what": d.what, **dict((d.left, d.right))} for d in differences],
     }
     return json_response(audit)
 
@@ -172,7 +172,3 @@ async def _row_facts(services: Services, source: ResultSource) -> RowFingerprint
 
 def _select(tally: ItemTotals, names: tuple[str, ...]) -> dict[str, int]:
     return {name: getattr(tally, name) for name in names}
-
-
-def _difference_object(difference: Difference) -> dict[str, object]:
-    return {"what": difference.what, **dict((difference.left, difference.right))}

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
-from api.http.paging import LIMIT_DEFAULT, Limit
+from api.http.paging import PageDep
 from api.http.responses import json_response
-from api.resources import seconds, usage_object
+from api.resources import failure_object, seconds, usage_object
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id, public_id
@@ -20,7 +20,7 @@ from jobs.errors import InvalidFieldError
 from jobs.store.keyset_pages import unknown_cursor_error
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
-from results.views.item_status import ItemFailure, ItemQuery, ItemStatus, ItemView, read_items
+from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import sequence_of
 
@@ -54,18 +54,17 @@ async def show_list(
     request: TenantRequestDep,
     views: ViewServicesDep,
     status: StatusOf,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
+    page: PageDep,
 ) -> Response:
     """List items in the order of the input, optionally those of one status."""
     source = await request.run(result_source, parse_public_id(JOB, batch_id))
-    first = 0
+    first, after = 0, page.after
     if after is not None:
         index = _index(source, after)
         if index is None:
             raise unknown_cursor_error()
         first = index + 1
-    items, next_index = await _page(views, source, first=first, limit=limit, status=status)
+    items, next_index = await _page(views, source, first=first, limit=page.limit, status=status)
     data = [item_object(source, item) for item in items]
     last_read_id = item_id(source.job_id, next_index - 1) if next_index > first else after
     answer = {
@@ -214,7 +213,7 @@ def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
         "copied_from": (
             None if row.copied_from is None else item_id(source.job_id, row.copied_from)
         ),
-        "failures": [_failure(failure) for failure in item.failures],
+        "failures": [failure_object(failure) for failure in item.failures],
     }
 
 
@@ -230,12 +229,3 @@ def _error(item: ItemView) -> dict[str, str | None] | None:
         return None
     code = row.error_code or "request_failed"
     return {"code": code, "message": row.error_message or ERROR_MESSAGES.get(code)}
-
-
-def _failure(failure: ItemFailure) -> dict[str, object]:
-    return {
-        "attempt": failure.attempt,
-        "status_code": failure.status_code or None,
-        "code": failure.code,
-        "failed_at": seconds(failure.failed_at),
-    }

@@ -148,8 +148,7 @@ def create_view_services(services: Services, kafka: KafkaSettings | None) -> Vie
 
 
 def _views_of(request: Request) -> ViewServices:
-    views = request.app.state.views
-    assert isinstance(views, ViewServices)
+    views: ViewServices = request.app.state.views
     return views
 
 

@@ -11,13 +11,12 @@ from fastapi import APIRouter, Response
 
 from api.auth.authentication import TenantRequest, TenantRequestDep
 from api.http.errors import ApiError
-from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.paging import PageDep
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequestDep
 from api.resources import page_object, seconds
 from core.ids import EVENT, JOB, parse_public_id, public_id
 from jobs.errors import InvalidFieldError
-from jobs.store.keyset_pages import PageCursor
 from results.webhooks.delivery.delivery_history import (
     DeliveryHistory,
     Replay,
@@ -56,16 +55,10 @@ class ReplayBody(msgspec.Struct):
 
 
 @router.get("/v1/webhook_endpoints/{endpoint_id}/deliveries")
-async def show_deliveries(
-    endpoint_id: str,
-    request: TenantRequestDep,
-    limit: Limit = LIMIT_DEFAULT,
-    after: str | None = None,
-) -> Response:
+async def show_deliveries(endpoint_id: str, request: TenantRequestDep, page: PageDep) -> Response:
     """List an endpoint's deliveries with all attempts, newest first."""
-    cursor = PageCursor(limit=limit, after=parse_after(EVENT, after))
     histories, has_more = await request.run(
-        list_deliveries, parse_public_id(ENDPOINT, endpoint_id), cursor
+        list_deliveries, parse_public_id(ENDPOINT, endpoint_id), page.cursor(EVENT)
     )
     return json_response(page_object(histories, has_more, delivery_object))
 
@@ -76,11 +69,6 @@ async def test(endpoint_id: str, request: IdempotentRequestDep) -> Response:
     body = await request.json_body(TestBody)
     check_event_types([body.event_type], param="event_type")
     parsed_endpoint_id = parse_public_id(ENDPOINT, endpoint_id)
-
-    def insert_test(connection: sa.Connection) -> UUID:
-        return create_test_delivery(
-            connection, request.tenant_id, parsed_endpoint_id, body.event_type
-        )
 
     async def finish(message_id: UUID) -> object:
         assert parsed_endpoint_id is not None
@@ -98,7 +86,8 @@ async def test(endpoint_id: str, request: IdempotentRequestDep) -> Response:
             "success": True,
         }
 
-    return await request.answer_once_holding_key(insert_test, finish)
+    event = (request.tenant_id, parsed_endpoint_id, body.event_type)
+    return await request.answer_once_holding_key(lambda c: create_test_delivery(c, *event), finish)
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/replay")

@@ -15,14 +15,13 @@ from fastapi import APIRouter, Response
 
 from api.auth.authentication import TenantRequestDep
 from api.http.errors import ApiError
-from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequestDep, saved_response
-from api.resources import page_object, seconds
+from api.resources import seconds
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import JOB, parse_public_id, public_id
 from jobs.store.idempotency import StoredAnswer
-from jobs.store.keyset_pages import PageCursor
 from results.webhooks.endpoints.callbacks import rotate_callback_secret
 from results.webhooks.endpoints.endpoints import (
     ENDPOINT,
@@ -99,13 +98,10 @@ async def create(request: IdempotentRequestDep, webhooks: WebhookServicesDep) ->
 
 
 @router.get("/v1/webhook_endpoints")
-async def show_list(
-    request: TenantRequestDep, limit: Limit = LIMIT_DEFAULT, after: str | None = None
-) -> Response:
+async def show_list(request: TenantRequestDep, page: PageDep) -> Response:
     """List endpoints, newest first."""
-    cursor = PageCursor(limit=limit, after=parse_after(ENDPOINT, after))
-    page = await request.run(list_endpoints, cursor)
-    return json_response(page_object(page.rows, page.has_more, endpoint_object))
+    found = await request.run(list_endpoints, page.cursor(ENDPOINT))
+    return page_response((found.rows, found.has_more), endpoint_object)
 
 
 @router.get("/v1/webhook_endpoints/{endpoint_id}")

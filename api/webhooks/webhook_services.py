@@ -108,8 +108,7 @@ def _not_configured() -> ApiError:
 
 
 def _services_of(request: Request) -> WebhookServices:
-    services = request.app.state.webhooks
-    assert isinstance(services, WebhookServices)
+    services: WebhookServices = request.app.state.webhooks
     return services
 
 

@@ -74,13 +74,13 @@ class DemandPublisher:
     ) -> None:
         """`database_s` returns the database's time, or None while unknown."""
         self._producer, self._identity, self._database_s = producer, identity, database_s
-        self._waiting_pools: frozenset[str] = frozenset()
+        self.published_pools: frozenset[str] = frozenset()  # with waiting items in the last record
 
     def publish(self, waiting: dict[str, int]) -> None:
         """Publish the waiting items by pool; pools with 0 learn that this batcher exists."""
         if not self._producer.has_space(DEMAND.name, 0):
             return  # a newer record will be sent
-        self._waiting_pools = frozenset(pool for pool, count in waiting.items() if count)
+        self.published_pools = frozenset(pool for pool, count in waiting.items() if count)
         identity, now_s = self._identity, self._database_s() or 0.0
         self._producer.send(
             DEMAND.name,
@@ -89,12 +89,3 @@ class DemandPublisher:
             key=identity.batcher_id.encode(),
             headers=kind_headers(Demand),
         )
-
-    @property
-    def has_published_demand(self) -> bool:
-        """Whether the last record named a pool with waiting items."""
-        return bool(self._waiting_pools)
-
-    def is_unpublished(self, pool: str) -> bool:
-        """Whether the last record named no waiting items for `pool`."""
-        return pool not in self._waiting_pools

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -48,54 +48,8 @@ class NoInstallationError(CommandError):
     exit_code = ExitCode.USAGE
 
 
-class Administration(Protocol):
-    """Operations on an installation. Objects are dicts as `-o json` shows them."""
-
-    def create_tenant(
-        self, name: str, *, stored_bytes_max: int | None, zero_retention: bool
-    ) -> str:
-        """Create a tenant and return its id."""
-        ...
-
-    def change_tenant(self, name: str, changes: Mapping[str, object]) -> None:
-        """Change limits of the tenant with that name. Raises TenantNotFoundError."""
-        ...
-
-    def delete_tenant(self, name: str) -> str:
-        """Delete the tenant with that name and return its id. Raises TenantNotFoundError."""
-        ...
-
-    def tenants(self) -> list[dict[str, Any]]:
-        """Return all tenants by name."""
-        ...
-
-    def create_key(self, tenant: str, name: str) -> tuple[str, str]:
-        """Create an API key and return its id and its secret. Raises TenantNotFoundError."""
-        ...
-
-    def keys(self, tenant: str | None, *, with_revoked: bool) -> list[dict[str, Any]]:
-        """Return the keys of a tenant, or of all, oldest first. Raises TenantNotFoundError."""
-        ...
-
-    def revoke_key(self, key_id: str) -> bool:
-        """Revoke an API key; return False if no active key has this id."""
-        ...
-
-    def models(self) -> list[dict[str, Any]]:
-        """Return the newest version of every model by name."""
-        ...
-
-    def quarantines(self) -> list[dict[str, Any]]:
-        """Return the active quarantines by id."""
-        ...
-
-    def end_quarantine(self, quarantine_id: str) -> bool:
-        """End a quarantine; return False if no active one has this id."""
-        ...
-
-
 @contextmanager
-def administration(data: Path | None) -> Iterator[Administration]:
+def administration(data: Path | None) -> "Iterator[Administration]":
     """Yield the operations; at the database they are one transaction.
 
     Raises NoInstallationError, SettingsError, NoStackError.
@@ -103,25 +57,27 @@ def administration(data: Path | None) -> Iterator[Administration]:
     key = os.environ.get(OPERATOR_KEY_VARIABLE, "")
     if names_database(data):
         with transaction(data) as connection:
-            yield DatabaseAdministration(connection)
+            yield _DatabaseAdministration(connection)
     elif key.strip():
         with connect(os.environ.get("MILLRACE_URL") or DEFAULT_URL, key) as client:
-            yield ApiAdministration(client)
+            yield _ApiAdministration(client)
     else:
         raise NoInstallationError
 
 
-class DatabaseAdministration:
-    """Operations in a transaction of the database."""
+class _DatabaseAdministration:
+    """Operations in a transaction of the database, which the caller commits.
+
+    Objects are dicts as `-o json` shows them.
+    """
 
     def __init__(self, connection: sa.Connection) -> None:
-        """The caller commits."""
         self._connection = connection
 
     def create_tenant(
         self, name: str, *, stored_bytes_max: int | None, zero_retention: bool
     ) -> str:
-        """See `Administration`."""
+        """Create a tenant and return its id."""
         tenant_id = create_tenant(
             self._connection,
             name,
@@ -131,125 +87,105 @@ class DatabaseAdministration:
         return public_id(TENANT, tenant_id)
 
     def change_tenant(self, name: str, changes: Mapping[str, object]) -> None:
-        """See `Administration`."""
+        """Change limits of the tenant with that name. Raises TenantNotFoundError."""
         change_tenant_limits(self._connection, find_tenant(self._connection, name), changes)
 
     def delete_tenant(self, name: str) -> str:
-        """See `Administration`."""
+        """Delete the tenant with that name and return its id. Raises TenantNotFoundError."""
         tenant_id = find_tenant(self._connection, name)
         delete_tenant(self._connection, tenant_id)
         return public_id(TENANT, tenant_id)
 
     def tenants(self) -> list[dict[str, Any]]:
-        """See `Administration`."""
+        """Return all tenants by name."""
         rows, _ = list_tenants(self._connection) or ([], False)
-        return _by_name(_shown(row, TENANT, _TENANT_FIELDS) for row in rows)
+        return _by_name(_shown(row._asdict(), TENANT, _TENANT_FIELDS) for row in rows)
 
     def create_key(self, tenant: str, name: str) -> tuple[str, str]:
-        """See `Administration`."""
+        """Create an API key and return its id and its secret. Raises TenantNotFoundError."""
         key = create_key(self._connection, find_tenant(self._connection, tenant), name)
         return public_id(KEY, key.key_id), key.secret
 
     def keys(self, tenant: str | None, *, with_revoked: bool) -> list[dict[str, Any]]:
-        """See `Administration`."""
+        """Return the keys of a tenant, or of all, oldest first. Raises TenantNotFoundError."""
         tenant_id = None if tenant is None else find_tenant(self._connection, tenant)
         found = list_keys(self._connection, tenant_id=tenant_id, with_revoked=with_revoked)
         rows, _ = found or ([], False)
-        return [_shown(row, KEY, _KEY_FIELDS) for row in reversed(rows)]
+        return [_shown(row._asdict(), KEY, _KEY_FIELDS) for row in reversed(rows)]
 
     def revoke_key(self, key_id: str) -> bool:
-        """See `Administration`."""
+        """Revoke an API key; return False if no active key has this id."""
         parsed = parse_public_id(KEY, key_id)
         return parsed is not None and revoke_key(self._connection, parsed)
 
     def models(self) -> list[dict[str, Any]]:
-        """See `Administration`."""
+        """Return the newest version of every model by name."""
         return [
             {name: _as_json(getattr(model, name)) for name in _MODEL_FIELDS}
             for model in list_models(self._connection)
         ]
 
     def quarantines(self) -> list[dict[str, Any]]:
-        """See `Administration`."""
-        rows = sorted(list_quarantines(self._connection), key=lambda row: row.id)
-        return [
-            _of(
-                {
-                    **row._asdict(),
-                    "id": public_id(QUARANTINE, row.id),
-                    "batch_id": public_id(JOB, row.job_id),
-                    "created_at": _as_json(row.began_at),
-                    "ends_at": _as_json(row.ends_at),
-                },
-                _QUARANTINE_FIELDS,
-            )
-            for row in rows
-        ]
+        """Return the active quarantines by id."""
+        found = []
+        for row in list_quarantines(self._connection):
+            renamed = {"created_at": row.began_at, "batch_id": public_id(JOB, row.job_id)}
+            found.append(_shown(row._asdict() | renamed, QUARANTINE, _QUARANTINE_FIELDS))
+        return found
 
     def end_quarantine(self, quarantine_id: str) -> bool:
-        """See `Administration`."""
+        """End a quarantine; return False if no active one has this id."""
         parsed = parse_public_id(QUARANTINE, quarantine_id)
         return parsed is not None and end_quarantine(self._connection, parsed) is not None
 
 
-class ApiAdministration:
-    """Operations by `/v1/admin`."""
+class _ApiAdministration:
+    """The same operations by `/v1/admin`, with an operator key."""
 
     def __init__(self, client: Client) -> None:
-        """`client` has an operator key."""
         self._client = client
 
     def create_tenant(
         self, name: str, *, stored_bytes_max: int | None, zero_retention: bool
     ) -> str:
-        """See `Administration`."""
         body: dict[str, object] = {"name": name, "zero_retention": zero_retention}
         if stored_bytes_max is not None:
             body["stored_bytes_max"] = stored_bytes_max
         return str(post_json(self._client, "/admin/tenants", body)["id"])
 
     def change_tenant(self, name: str, changes: Mapping[str, object]) -> None:
-        """See `Administration`."""
         post_json(self._client, self._tenant_path(name), changes)
 
     def delete_tenant(self, name: str) -> str:
-        """See `Administration`."""
         tenant_id = self._tenant_id(name)
         self._client.delete(f"/admin/tenants/{path_segment(tenant_id)}", cast_to=object)
         return tenant_id
 
     def tenants(self) -> list[dict[str, Any]]:
-        """See `Administration`."""
         return _by_name(_of(one, _TENANT_FIELDS) for one in self._pages("/admin/tenants"))
 
     def create_key(self, tenant: str, name: str) -> tuple[str, str]:
-        """See `Administration`."""
         made = post_json(self._client, f"{self._tenant_path(tenant)}/keys", {"name": name})
         return str(made["id"]), str(made["secret"])
 
     def keys(self, tenant: str | None, *, with_revoked: bool) -> list[dict[str, Any]]:
-        """See `Administration`."""
         tenant_id = None if tenant is None else self._tenant_id(tenant)
         revoked = "true" if with_revoked else None
         newest_first = [*self._pages("/admin/keys", tenant=tenant_id, revoked=revoked)]
         return [_of(one, _KEY_FIELDS) for one in reversed(newest_first)]
 
     def revoke_key(self, key_id: str) -> bool:
-        """See `Administration`."""
         return parse_public_id(KEY, key_id) is not None and self._delete("/admin/keys", key_id)
 
     def models(self) -> list[dict[str, Any]]:
-        """See `Administration`."""
         return [
             _of({**one, "name": one["id"]}, _MODEL_FIELDS) for one in self._pages("/admin/models")
         ]
 
     def quarantines(self) -> list[dict[str, Any]]:
-        """See `Administration`."""
         return [_of(one, _QUARANTINE_FIELDS) for one in self._pages("/admin/quarantines")]
 
     def end_quarantine(self, quarantine_id: str) -> bool:
-        """See `Administration`."""
         is_id = parse_public_id(QUARANTINE, quarantine_id) is not None
         return is_id and self._delete("/admin/quarantines", quarantine_id)
 
@@ -282,6 +218,10 @@ class ApiAdministration:
                 return
 
 
+Administration: TypeAlias = _DatabaseAdministration | _ApiAdministration
+"""Operations on an installation."""
+
+
 def _by_name(tenants: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(tenants, key=lambda tenant: str(tenant["name"]))
 
@@ -290,9 +230,9 @@ def _of(found: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     return {name: found[name] for name in fields}
 
 
-def _shown(row: Any, prefix: str, fields: tuple[str, ...]) -> dict[str, Any]:
-    values = {name: _as_json(getattr(row, name)) for name in fields if name != "id"}
-    return _of({**values, "id": public_id(prefix, row.id)}, fields)
+def _shown(row: Mapping[str, Any], prefix: str, fields: tuple[str, ...]) -> dict[str, Any]:
+    shown = {name: _as_json(row[name]) for name in fields}
+    return shown | {"id": public_id(prefix, row["id"])}
 
 
 def _as_json(value: object) -> object:

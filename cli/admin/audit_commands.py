@@ -165,11 +165,6 @@ def _chain_name(tenant_id: UUID) -> str:
     return _INSTALLATION_NAME if tenant_id == INSTALLATION else public_id(TENANT, tenant_id)
 
 
-def _chain_of(name: str) -> UUID | None:
-    """Return the tenant id that `_chain_name` shows as `name`, or None."""
-    return INSTALLATION if name == _INSTALLATION_NAME else parse_public_id(TENANT, name)
-
-
 def _row_id(text: str | None) -> UUID | None:
     """Parse the public id of a row. Raises NotFoundError."""
     if text is None:
@@ -190,7 +185,8 @@ def _anchors(paths: list[Path]) -> Anchors:
     for path in paths:
         try:
             for one in msgspec.json.decode(path.read_bytes(), type=list[_Anchor]):
-                tenant_id = _chain_of(one.tenant)
+                is_installation = one.tenant == _INSTALLATION_NAME
+                tenant_id = INSTALLATION if is_installation else parse_public_id(TENANT, one.tenant)
                 if tenant_id is None:
                     raise AnchorError
                 if one.sequence > 0:

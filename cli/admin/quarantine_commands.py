@@ -1,12 +1,12 @@
 """`millrace quarantines`: tenants whose bulk jobs wait on a pool after too many crashes."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from cli.admin.administration import administration
 from cli.admin.operator_connections import DataOption
+from cli.batch.job_display import time_text
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
 
@@ -47,8 +47,5 @@ def end(
 
 
 def _cells(one: dict[str, Any]) -> tuple[str, ...]:
-    times = (
-        datetime.fromtimestamp(one[name], UTC).isoformat(timespec="seconds")
-        for name in ("created_at", "ends_at")
-    )
+    times = (time_text(one["created_at"]), time_text(one["ends_at"]))
     return (one["id"], one["tenant"], one["pool"], one["batch_id"], *times)

@@ -1,12 +1,12 @@
 """`millrace tenants` and `millrace keys`: tenants, their response cache and their API keys."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 
 from cli.admin.administration import administration
 from cli.admin.operator_connections import DataOption
+from cli.batch.job_display import time_text
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
 from tenancy.response_cache import TTL_S_MAX
@@ -125,7 +125,7 @@ def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
         _seconds_text(tenant["response_cache_ttl_s"]),
         "yes" if tenant["zero_retention"] else "no",
         "default" if timeout_ms is None else f"{timeout_ms / 1000:g} s",
-        _moment(tenant["created_at"]),
+        time_text(tenant["created_at"]),
     )
 
 
@@ -189,12 +189,6 @@ def _key_cells(key: dict[str, Any]) -> tuple[str, ...]:
         key["tenant"],
         key["name"],
         f"…{key['hint']}",
-        _moment(key["created_at"]),
-        _moment(key["revoked_at"]),
+        time_text(key["created_at"]),
+        time_text(key["revoked_at"]),
     )
-
-
-def _moment(created_s: int | None) -> str:
-    if created_s is None:
-        return ""
-    return datetime.fromtimestamp(created_s, UTC).isoformat(timespec="seconds")

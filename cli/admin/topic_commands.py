@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -102,7 +101,10 @@ def acls(
         count = create_acls(kafka_settings(data), rights, principal=principal)
         typer.echo(f"{count} rights", err=True)
         return
-    prefix = kafka_settings(data).topic_prefix if _names_broker(data) else _prefix_of_variables()
+    if data is not None or f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS" in os.environ:
+        prefix = kafka_settings(data).topic_prefix
+    else:
+        prefix = os.environ.get(f"{KafkaSettings.env_prefix}TOPIC_PREFIX", "")
     for line in acl_commands(rights, prefix=prefix, principal=principal):
         typer.echo(line)
 
@@ -116,14 +118,6 @@ def acl_commands(rights: Iterable[Access], *, prefix: str, principal: str) -> It
         resource = [] if kind == "cluster" else [prefix + name]
         arguments = ["--add", "--allow-principal", who, *operations, f"--{kind}", *resource]
         yield f'kafka-acls.sh "$@" {shlex.join(arguments)}'
-
-
-def _names_broker(data: Path | None) -> bool:
-    return data is not None or f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS" in os.environ
-
-
-def _prefix_of_variables() -> str:
-    return os.environ.get(f"{KafkaSettings.env_prefix}TOPIC_PREFIX", "")
 
 
 def retention_text(topic: Topic) -> str:

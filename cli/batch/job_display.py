@@ -30,7 +30,6 @@ class JobDisplay:
     """Shows one job while its block runs. Follows NO_COLOR and TERM."""
 
     def __init__(self, label: str, *, quiet: bool = False) -> None:
-        """Show nothing when `quiet`."""
         console = Console(file=sys.stderr, quiet=quiet)
         self._label = label
         self._live = console.is_terminal and not quiet
@@ -50,7 +49,6 @@ class JobDisplay:
         self._task = self._progress.add_task(label, total=None, job=None)
 
     def __enter__(self) -> Self:
-        """Start the progress bar."""
         self._progress.start()
         return self
 

@@ -88,7 +88,6 @@ class StartingStack:
     """A stack that is starting."""
 
     def __init__(self, process: ChildProcess, logs: Path, kept_logs: Path) -> None:
-        """Read the output of `process` in `logs`."""
         self._process, self._logs, self._kept_logs = process, logs, kept_logs
         self._log = logs / f"{_NAME}.log"
 

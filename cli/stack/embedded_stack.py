@@ -96,7 +96,6 @@ class EmbeddedStack:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop everything."""
         remove_state(self._options.data)
         self._supervisor.stop()
         self._closing.close()

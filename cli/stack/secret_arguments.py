@@ -32,13 +32,10 @@ def refuse_secret(option: str, text: str) -> None:
     """
     name, equals, _ = text.partition("=")
     is_named = bool(equals) and _NAME.search(name.strip()) is not None
-    if is_named or _is_secret(text):
+    forms = (_VALUE, _PASSWORD_IN_URL, _SECRET_IN_QUERY)
+    if is_named or any(form.search(text) for form in forms):
         shown = f"{option} {name}" if is_named else option
         raise SettingsError(
             f"{shown}: other users can read command lines; give secrets by a variable such as "
             "MILLRACE_ENGINE_UPSTREAM_API_KEY"
         )
-
-
-def _is_secret(text: str) -> bool:
-    return any(pattern.search(text) for pattern in (_VALUE, _PASSWORD_IN_URL, _SECRET_IN_QUERY))

@@ -80,8 +80,8 @@ def end_quarantine(
 
 
 def list_quarantines(connection: sa.Connection) -> list[sa.Row[Any]]:
-    """Return the active quarantines with the names of their tenants, the newest first."""
-    return list(connection.execute(_active().order_by(_COLUMNS.began_at.desc(), _COLUMNS.id)))
+    """Return the active quarantines with the names of their tenants, by id."""
+    return list(connection.execute(_active().order_by(_COLUMNS.id)))
 
 
 def _active() -> sa.Select[Any]:

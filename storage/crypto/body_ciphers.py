@@ -50,7 +50,6 @@ class BodyCipher:
     """Encrypts and decrypts bodies under one key; safe for threads."""
 
     def __init__(self, secret: bytes) -> None:
-        """`secret` has `KEY_BYTES` bytes."""
         assert len(secret) == KEY_BYTES
         self._cipher = AESGCM(secret)
 

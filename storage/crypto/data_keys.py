@@ -42,7 +42,6 @@ class DataKeys:
     def __init__(
         self, objects: ObjectStore, clock: Clock, *, cached_max: int = CACHED_KEYS_MAX
     ) -> None:
-        """Start with an empty cache."""
         self._objects, self._clock = objects, clock
         self._cached_max = cached_max
         self._cached: OrderedDict[str, _CachedKey] = OrderedDict()

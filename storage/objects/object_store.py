@@ -88,11 +88,9 @@ class Upload(ABC):
             self._discard()
 
     def __enter__(self) -> Self:
-        """Start the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Abort unless complete."""
         self.abort()
 
     @abstractmethod
@@ -116,11 +114,15 @@ class ObjectReader(Protocol):
     """The part of `ObjectStore` that reads."""
 
     def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
-        """Open an object. Raises ObjectNotFoundError here, and ObjectStoreUnavailableError."""
+        """Open an object; an `offset` past its end reads nothing. Raises ObjectNotFoundError here.
+
+        Blocks hold at most 1 MiB. A store may disconnect a reader that pauses for minutes: open the
+        object again at the reached offset.
+        """
         ...
 
 
-class ObjectStore(Protocol):
+class ObjectStore(ObjectReader, Protocol):
     """Objects by key; safe for threads. Every method may raise ObjectStoreUnavailableError (retry).
 
     A key is lower-case letters, digits, `.`, `_`, `-` and `/`. No key may be a folder of another
@@ -129,14 +131,6 @@ class ObjectStore(Protocol):
 
     def begin_upload(self, key: str) -> Upload:
         """Start an upload. Raises ObjectKeyError."""
-        ...
-
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
-        """Open an object; an `offset` past its end reads nothing. Raises ObjectNotFoundError here.
-
-        Blocks hold at most 1 MiB. A store may disconnect a reader that pauses for minutes: open the
-        object again at the reached offset.
-        """
         ...
 
     def size(self, key: str) -> int:
@@ -191,11 +185,9 @@ class ObjectBlocks(Iterator[bytes]):
             self._close()
 
     def __enter__(self) -> Self:
-        """Close at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
         self.close()
 
 

@@ -20,7 +20,6 @@ class S3ObjectStore:
     """An `ObjectStore` in a bucket."""
 
     def __init__(self, settings: S3Settings, *, clock: Clock) -> None:
-        """Connect lazily."""
         self._client = _client(settings)
         self._bucket = settings.bucket
         self._part_bytes = settings.part_bytes

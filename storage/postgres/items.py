@@ -12,7 +12,6 @@ from typing import Final
 from sqlalchemy import (
     ARRAY,
     Column,
-    DateTime,
     Index,
     Integer,
     LargeBinary,
@@ -25,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-from storage.postgres.metadata import metadata
+from storage.postgres.metadata import Timestamp, metadata
 
 items: Final = Table(
     "items",
@@ -40,9 +39,7 @@ items: Final = Table(
     Column[int]("output_tokens", Integer, nullable=False),
     Column[int]("cached_tokens", Integer, nullable=False),
     Column[int]("reasoning_tokens", Integer, nullable=False),
-    Column[datetime](
-        "finished_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
+    Column[datetime]("finished_at", Timestamp, nullable=False, server_default=func.now()),
     Column[str]("custom_id", Text, comment="NULL: never read by a consumer; the input file has it"),
     Column[str]("error_code", Text),
     Column[str]("error_message", Text),

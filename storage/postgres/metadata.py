@@ -1,6 +1,10 @@
-"""The one `MetaData` of all tables."""
+"""The one `MetaData` of all tables, and the type of their timestamps."""
 
-from sqlalchemy import MetaData
+from typing import Final
+
+from sqlalchemy import DateTime, MetaData
+
+Timestamp: Final = DateTime(timezone=True)
 
 # Names derive from the columns, so that a migration can drop a constraint on any database.
 NAMING_CONVENTION = {

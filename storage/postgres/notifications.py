@@ -53,11 +53,9 @@ class NotificationListener:
             self._disconnect()
 
     def __enter__(self) -> "NotificationListener":
-        """Close at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
         self.close()
 
     def _attempt(self, deadline: float) -> bool:

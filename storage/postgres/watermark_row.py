@@ -13,7 +13,7 @@ from core.commit_watermark import (
     CommitWatch,
     CommitWatermark,
 )
-from storage.postgres.metadata import metadata
+from storage.postgres.metadata import Timestamp, metadata
 
 commit_watermark: Final = sa.Table(
     "commit_watermark",
@@ -29,9 +29,7 @@ commit_watermark: Final = sa.Table(
     sa.Column[int](
         "number", sa.BigInteger, nullable=False, comment="written to the log after the commit"
     ),
-    sa.Column[datetime](
-        "advanced_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()
-    ),
+    sa.Column[datetime]("advanced_at", Timestamp, nullable=False, server_default=sa.func.now()),
     sa.Column[int](
         "lost_above",
         sa.BigInteger,

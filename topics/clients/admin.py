@@ -58,7 +58,6 @@ class TopicAdmin:
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
-        """Connect lazily."""
         self._settings = settings
         self._client = new_client(AdminClient, settings.client_options())
         self._readers: dict[str, Consumer] = {}

@@ -19,7 +19,6 @@ class DeadLetterCopies:
     """The unacknowledged copies of one consumer's records. Safe for threads."""
 
     def __init__(self, sender: RecordSender) -> None:
-        """Send with `sender`."""
         self._sender = sender
         self._numbers = count()
         self._condition = threading.Condition()

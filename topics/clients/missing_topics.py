@@ -38,11 +38,6 @@ class MissingTopicMonitor:
         self._missing_since_s = None if has_error_events else time.monotonic()
         self._check_at_s = 0.0
 
-    @property
-    def is_any(self) -> bool:
-        """Whether a topic was missing at the last check."""
-        return self._missing_since_s is not None
-
     def check(self, messages: Iterable[Message]) -> None:
         """Read a poll's error events, and check the metadata while a topic is missing.
 

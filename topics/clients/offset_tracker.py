@@ -13,7 +13,6 @@ class OffsetTracker:
     """Tracks delivered records until all earlier ones of their partition are finished."""
 
     def __init__(self) -> None:
-        """Track nothing."""
         self._open: dict[Partition, deque[int]] = {}
         self._finished: dict[Partition, set[int]] = {}
         self._next: dict[Partition, int] = {}

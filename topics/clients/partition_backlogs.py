@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from topics import metrics
+from topics.clients.offset_tracker import Partition
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,9 +24,6 @@ PARTITION_RECORDS_MAX: Final = 12_500
 
 TOTAL_BYTES_MAX: Final = 48 * 1024 * 1024
 """Unacknowledged bytes of all partitions from which none gets more: three quarters of the queue."""
-
-Place = tuple[str, int]
-"""Topic without prefix, and partition number."""
 
 
 @dataclass(slots=True)
@@ -44,11 +42,11 @@ class PartitionBacklogs:
         """A partition is unavailable when it acknowledges nothing for `timeout_s`."""
         self._timeout_s, self._monotonic_s = timeout_s, monotonic_s
         self._lock = threading.Lock()
-        self._backlogs: dict[Place, _Backlog] = {}
+        self._backlogs: dict[Partition, _Backlog] = {}
         self._byte_count = 0
-        self._reported: set[Place] = set()
+        self._reported: set[Partition] = set()
 
-    def add(self, place: Place, byte_count: int) -> None:
+    def add(self, place: Partition, byte_count: int) -> None:
         """Count a record that is sent."""
         with self._lock:
             backlog = self._backlogs.get(place)
@@ -60,7 +58,7 @@ class PartitionBacklogs:
             backlog.byte_count += byte_count
             self._byte_count += byte_count
 
-    def remove(self, place: Place, byte_count: int) -> None:
+    def remove(self, place: Partition, byte_count: int) -> None:
         """Count a record as acknowledged, or as failed for good."""
         with self._lock:
             backlog = self._backlogs[place]
@@ -69,12 +67,12 @@ class PartitionBacklogs:
             backlog.since_s = self._monotonic_s()
             self._byte_count -= byte_count
 
-    def is_unavailable(self, place: Place) -> bool:
+    def is_unavailable(self, place: Partition) -> bool:
         """Return whether records wait for the partition and none was acknowledged for long."""
         backlog = self._backlogs.get(place)
         return backlog is not None and self._waited_s(backlog) >= self._timeout_s
 
-    def has_space(self, place: Place) -> bool:
+    def has_space(self, place: Partition) -> bool:
         """Return whether the partition is available and within the limits."""
         backlog = self._backlogs.get(place)
         if backlog is None or backlog.count == 0:
@@ -86,20 +84,13 @@ class PartitionBacklogs:
             and self._waited_s(backlog) < self._timeout_s
         )
 
-    def unavailable(self) -> list[Place]:
+    def unavailable(self) -> list[Partition]:
         """Return the partitions that are unavailable, in order."""
-        with self._lock:
-            waited = {place: self._waited_s(backlog) for place, backlog in self._backlogs.items()}
-        return sorted(place for place, seconds in waited.items() if seconds >= self._timeout_s)
+        return sorted(self._unavailable_s())
 
     def report_unavailable(self) -> None:
         """Update the metric, and log each change once."""
-        with self._lock:
-            waited_s = {
-                place: waited_s
-                for place, backlog in self._backlogs.items()
-                if (waited_s := self._waited_s(backlog)) >= self._timeout_s
-            }
+        waited_s = self._unavailable_s()
         for place in self._reported - waited_s.keys():
             metrics.PARTITION_UNAVAILABLE_SECONDS.labels(*map(str, place)).set(0)
             _LOG.info("a partition is available again", extra=_names(place))
@@ -109,9 +100,15 @@ class PartitionBacklogs:
                 _LOG.warning("a partition is unavailable: its records wait", extra=_names(place))
         self._reported = set(waited_s)
 
+    def _unavailable_s(self) -> dict[Partition, float]:
+        """Return how long each unavailable partition has acknowledged nothing."""
+        with self._lock:
+            waited = {place: self._waited_s(backlog) for place, backlog in self._backlogs.items()}
+        return {place: wait_s for place, wait_s in waited.items() if wait_s >= self._timeout_s}
+
     def _waited_s(self, backlog: _Backlog) -> float:
         return self._monotonic_s() - backlog.since_s if backlog.count else 0.0
 
 
-def _names(place: Place) -> dict[str, str | int]:
+def _names(place: Partition) -> dict[str, str | int]:
     return {"topic": place[0], "partition": place[1]}

@@ -16,7 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from core.futures import resolve_future
 from core.limits import RECORD_BYTES_MAX
 from topics.clients.client_factory import new_client
-from topics.clients.partition_backlogs import PartitionBacklogs, Place
+from topics.clients.offset_tracker import Partition
+from topics.clients.partition_backlogs import PartitionBacklogs
 from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
 from topics.records.codec import Headers
 from topics.settings import KafkaSettings
@@ -162,7 +163,7 @@ class RecordProducer:
         """Return whether records wait for the partition and none was acknowledged for long."""
         return self._backlogs.is_unavailable((topic, partition))
 
-    def unavailable_partitions(self) -> list[Place]:
+    def unavailable_partitions(self) -> list[Partition]:
         """Return the topic, without prefix, and number of each unavailable partition."""
         return self._backlogs.unavailable()
 
@@ -242,7 +243,7 @@ class RecordProducer:
                 self._backlogs.report_unavailable()
 
     def _reporter(
-        self, on_delivery: OnDelivery | None, place: tuple[str, int], byte_count: int
+        self, on_delivery: OnDelivery | None, place: Partition, byte_count: int
     ) -> Callable[[KafkaError | None, Message], None]:
         def report(error: KafkaError | None, _message: Message) -> None:
             failure = None if error is None else _failure(error)

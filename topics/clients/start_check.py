@@ -3,8 +3,9 @@
 import logging
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from topics.clients.admin import TopicAdmin
 from topics.clients.topic_drift import TopicDifference
 from topics.errors import KafkaUnavailableError, TopicDriftError
 from topics.records.catalogue import RETENTION_DAYS, SHARED_TOPICS, Topic
@@ -18,28 +19,12 @@ OFFSETS_RETENTION_MINUTES: Final = RETENTION_DAYS * 24 * 60
 _RETRY_S: Final = 0.5
 
 
-class TopicInspector(Protocol):
-    """The part of `TopicAdmin` that compares."""
-
-    def wait_for_broker(self, timeout_s: float) -> None:
-        """Wait until a broker answers. Raises KafkaUnavailableError."""
-        ...
-
-    def differences(self, topics: Sequence[Topic]) -> list[TopicDifference]:
-        """Return how topics differ from the catalogue. Raises KafkaUnavailableError."""
-        ...
-
-    def offsets_retention_minutes(self) -> int | None:
-        """Return the broker's setting, None if it is unknown. Raises KafkaUnavailableError."""
-        ...
-
-
 def topics_of_role(role: str) -> list[Topic]:
     """Return the shared topics that a role writes or reads."""
     return [topic for topic in SHARED_TOPICS if role in (*topic.written_by, *topic.read_by)]
 
 
-def check_topics(admin: TopicInspector, topics: Sequence[Topic], *, broker_wait_s: float) -> None:
+def check_topics(admin: TopicAdmin, topics: Sequence[Topic], *, broker_wait_s: float) -> None:
     """Wait for the broker, then compare its topics with the catalogue.
 
     Topics that would lose records end the role: missing ones, other numbers of partitions, a
@@ -74,7 +59,7 @@ def check_topics(admin: TopicInspector, topics: Sequence[Topic], *, broker_wait_
         )
 
 
-def _await_topics(admin: TopicInspector, topics: Sequence[Topic]) -> list[TopicDifference]:
+def _await_topics(admin: TopicAdmin, topics: Sequence[Topic]) -> list[TopicDifference]:
     """Return the differences once no topic is missing, or after `CREATION_S_MAX`."""
     give_up_at_s = time.monotonic() + CREATION_S_MAX
     while True:

@@ -29,7 +29,6 @@ class TopicDifference:
         return self.text == _MISSING
 
     def __str__(self) -> str:
-        """Return the topic and the difference."""
         return f"{self.topic}: {self.text}"
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Final
 
-from topics.clients.partition_backlogs import Place
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery, PartitionSender
 from topics.records.codec import Headers
 
@@ -18,9 +18,8 @@ class TrackedSends:
     """A sender whose records can be awaited apart from those of others. Safe for threads."""
 
     def __init__(self, sender: PartitionSender) -> None:
-        """Send with `sender`."""
         self._sender = sender
-        self._places: set[Place] = set()
+        self._places: set[Partition] = set()
         self._condition = threading.Condition()
         self._open = 0
         self._failure: BaseException | None = None

@@ -28,7 +28,6 @@ class LogWatermarks:
     """
 
     def __init__(self) -> None:
-        """Know no watermark."""
         self.numbers: dict[UUID, int] = {}
         self._newest: JobControl | None = None
 
@@ -51,7 +50,6 @@ class CommitWatermarkReader:
     """Reads the newest watermarks without a thread: each call of `read` returns what arrived."""
 
     def __init__(self, kafka: KafkaSettings, *, client_id: str) -> None:
-        """Read nothing yet."""
         self._reader = TopicTailReader(kafka, CONTROL, client_id=f"{client_id}-watermark")
         self.watermarks = LogWatermarks()
 

@@ -42,13 +42,11 @@ class JobControlCache:
     """
 
     def __init__(self, *, count_max: int = CONTROLS_MAX) -> None:
-        """Start empty."""
         self._count_max = count_max
         # In the order of arrival; a dict would search all evicted entries for its first one.
         self._known: OrderedDict[bytes, tuple[int, JobControl]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return the number of jobs in memory."""
         return len(self._known)
 
     def get(self, job_id: UUID) -> JobControl | None:

@@ -70,21 +70,13 @@ class TopicTailReader:
 
     def seek_to_end(self, timeout_s: float) -> None:
         """Skip every record that is on the topic now."""
-        ends = self._next_offsets = self.end_offsets(timeout_s)
-        self._assign(
-            [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._partitions]
-        )
+        self.seek_before_end(0, timeout_s)
 
     def seek_before_end(self, count: int, timeout_s: float) -> None:
         """Skip every record but those at the last `count` offsets of each partition."""
         ends = self.end_offsets(timeout_s)
-        self._next_offsets = {number: max(0, end - count) for number, end in ends.items()}
-        self._assign(
-            [
-                TopicPartition(p.topic, p.partition, self._next_offsets[p.partition])
-                for p in self._partitions
-            ]
-        )
+        offsets = self._next_offsets = {n: max(0, end - count) for n, end in ends.items()}
+        self._assign([TopicPartition(self._name, n, offset) for n, offset in offsets.items()])
 
     def read_to_end(self, timeout_s: float) -> list[ReceivedRecord]:
         """Return every record up to the present end, within `timeout_s`."""

@@ -7,6 +7,7 @@ A call whose client left has no end here. Its replica reports what it executed, 
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 from uuid import UUID
@@ -20,33 +21,16 @@ from topics.records.records import Reply, ReplyEnd
 _REPORTS_MAX: Final = 20_000  # calls whose report is awaited; the oldest keeps its charge
 
 
+@dataclass(slots=True, eq=False)
 class Charge:
     """What one call is charged: its reservation until it is settled."""
 
-    __slots__ = (
-        "buckets",
-        "charged",
-        "endpoint",
-        "estimate",
-        "is_settled",
-        "model",
-        "requested",
-        "tenant_id",
-    )
-
-    def __init__(
-        self,
-        buckets: TenantBuckets,
-        charged: int,
-        estimate: TokenEstimate,
-        requested: RequestedTokens,
-        source: tuple[UUID, str, str],
-    ) -> None:
-        """`charged` tokens were taken from `buckets`; `source` is tenant, model and endpoint."""
-        self.buckets, self.charged = buckets, charged
-        self.estimate, self.requested = estimate, requested
-        self.tenant_id, self.model, self.endpoint = source
-        self.is_settled = False
+    buckets: TenantBuckets
+    charged: int  # tokens that were taken from `buckets`
+    estimate: TokenEstimate
+    requested: RequestedTokens
+    source: tuple[UUID, str, str]  # tenant, model and endpoint
+    is_settled: bool = False
 
     def settle(self, used: int, *, now_s: float) -> None:
         """Charge `used` tokens instead of the reservation; only the first time counts."""
@@ -135,8 +119,7 @@ class TokenCharges:
 
     def _learn(self, charge: Charge, end: ReplyEnd) -> None:
         if end.status_code < HTTPStatus.BAD_REQUEST and _used(end):
-            source = (charge.tenant_id, charge.model, charge.endpoint)
-            self._outputs.add_result(*source, charge.requested, end.output_tokens)
+            self._outputs.add_result(*charge.source, charge.requested, end.output_tokens)
 
 
 def _used(end: ReplyEnd) -> int:

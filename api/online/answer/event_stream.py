@@ -95,7 +95,8 @@ class EventStreamResponse:
         if call.end is not None:
             await self._write_end(call, call.end)
             return True
-        await self._write_keep_alive(call)
+        call.keep_alive_due = False
+        await self._write(call, KEEP_ALIVE, more=True)
         return False
 
     async def _write_pieces(self, call: OpenCall) -> bool:
@@ -142,10 +143,6 @@ class EventStreamResponse:
             self._connection.write_last_and_close(event(error_body(failure)))
         else:
             self._connection.abort()
-
-    async def _write_keep_alive(self, call: OpenCall) -> None:
-        call.keep_alive_due = False
-        await self._write(call, KEEP_ALIVE, more=True)
 
     async def _write(self, call: OpenCall, data: bytes, *, more: bool) -> None:
         if not self._has_started:

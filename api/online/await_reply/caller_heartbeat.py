@@ -63,14 +63,9 @@ class CallerHeartbeatPublisher:
         self._is_scheduled = False
         self._has_left = False  # a record after the last one would announce a live process
         self._unacknowledged = 0
-        self._is_acknowledged = False
+        self.is_acknowledged = False  # the log has acknowledged a heartbeat of this process
         self._acknowledged_s = clock.monotonic_s()  # when the newest acknowledged record was sent
         self._fatal: ProducerFatalError | None = None
-
-    @property
-    def is_acknowledged(self) -> bool:
-        """Whether the log has acknowledged a heartbeat of this process."""
-        return self._is_acknowledged
 
     def abort_call(self, request_id: UUID) -> None:
         """Publish that a call has no client any more."""
@@ -148,7 +143,7 @@ class CallerHeartbeatPublisher:
         """Handle the delivery report of a record."""
         self._unacknowledged -= 1
         if failure is None:
-            self._is_acknowledged = True
+            self.is_acknowledged = True
             self._acknowledged_s = max(self._acknowledged_s, sent_s)
             if self._has_decisions:
                 self._schedule()

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -17,50 +18,33 @@ from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError
 from topics.records.records import JobRef, Reply, ReplyEnd
 
 
+@dataclass(slots=True, eq=False)
 class OpenCall:
     """One open call. It ends at most once: by `end`, by `failure` or by `is_disconnected`."""
 
-    __slots__ = (
-        "_waiter",
-        "buffered_bytes",
-        "cipher",
-        "end",
-        "execution_id",
-        "failure",
-        "has_started",
-        "is_disconnected",
-        "is_slow_reader",
-        "job",
-        "keep_alive_due",
-        "last_write_s",
-        "opened_s",
-        "piece_count",
-        "pieces",
-        "replied_s",
-        "rerun_requested_s",
-        "sending_since_s",
-        "writer",
-    )
+    job: JobRef
+    now_s: InitVar[float] = field(kw_only=True)
+    cipher: BodyCipher | None = field(kw_only=True, default=None)  # decrypts the replies
+    opened_s: float = field(init=False)
+    last_write_s: float = field(init=False)
+    piece_count: int = 0  # received before the end
+    has_started: bool = False  # a replica reported its execution
+    execution_id: UUID | None = None  # of the first reply; others are ignored
+    pieces: list[bytes] = field(default_factory=list)  # received, not written yet
+    buffered_bytes: int = 0
+    end: ReplyEnd | None = None
+    failure: ApiError | None = None
+    is_disconnected: bool = False  # its client is gone
+    is_slow_reader: bool = False  # its client read too slowly, and the stream was cut off
+    replied_s: float = 0.0  # monotonic: first piece of a stream, end of any other reply
+    keep_alive_due: bool = False
+    sending_since_s: float | None = None  # a write waits for the client since then
+    rerun_requested_s: float | None = None  # a second delivery since the last reply
+    writer: asyncio.Task[None] | None = None
+    _waiter: asyncio.Future[None] | None = None
 
-    def __init__(self, job: JobRef, *, now_s: float, cipher: BodyCipher | None = None) -> None:
-        """`cipher` decrypts the replies."""
-        self.job, self.cipher = job, cipher
-        self.piece_count = 0  # received before the end
+    def __post_init__(self, now_s: float) -> None:
         self.opened_s = self.last_write_s = now_s
-        self.has_started = False  # a replica reported its execution
-        self.execution_id: UUID | None = None  # of the first reply; others are ignored
-        self.pieces: list[bytes] = []  # received, not written yet
-        self.buffered_bytes = 0
-        self.end: ReplyEnd | None = None
-        self.failure: ApiError | None = None
-        self.is_disconnected = False  # its client is gone
-        self.is_slow_reader = False  # its client read too slowly, and the stream was cut off
-        self.replied_s = 0.0  # monotonic: first piece of a stream, end of any other reply
-        self.keep_alive_due = False
-        self.sending_since_s: float | None = None  # a write waits for the client since then
-        self.rerun_requested_s: float | None = None  # a second delivery since the last reply
-        self.writer: asyncio.Task[None] | None = None
-        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -23,7 +23,7 @@ from core.object_names import REQUESTS
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, read_object, write_object
-from topics.clients.partition_backlogs import Place
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery, PartitionSender
 from topics.errors import DeliveryError
 from topics.records.catalogue import CALLERS, REQUESTS_INTERACTIVE
@@ -115,9 +115,10 @@ class LogHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers = count()
-        self._pending: defaultdict[Place, dict[int, float]] = defaultdict(dict)  # as they were sent
+        # in the order of sending
+        self._pending: defaultdict[Partition, dict[int, float]] = defaultdict(dict)
 
-    def track(self, then: Callable[[BaseException | None], object], place: Place) -> OnDelivery:
+    def track(self, then: Callable[[BaseException | None], object], place: Partition) -> OnDelivery:
         """Track a record that is sent now. Pass the result to the producer as `on_delivery`."""
         number = next(self._numbers)
         with self._lock:
@@ -130,7 +131,7 @@ class LogHealth:
 
         return on_delivery
 
-    def oldest_pending_s(self, place: Place) -> float:
+    def oldest_pending_s(self, place: Partition) -> float:
         """Return the age of a partition's oldest unacknowledged record; 0 when there is none."""
         with self._lock:
             sent_s = next(iter(self._pending[place].values()), None)
@@ -147,7 +148,8 @@ class CallSender:
     def __init__(self, sender: PartitionSender, health: LogHealth, *, patience_s: float) -> None:
         """A record unacknowledged for longer than `patience_s` makes its partition unavailable."""
         self._sender, self._health, self._patience_s = sender, health, patience_s
-        self._waiting: dict[OpenCall, Place] = {}  # unacknowledged; the producer's thread removes
+        # unacknowledged; the producer's thread removes
+        self._waiting: dict[OpenCall, Partition] = {}
 
     def check_log_available(self, job: JobRef) -> None:
         """Raise ApiError (503) while the partitions of `job` or the heartbeats do not answer."""

@@ -91,6 +91,7 @@ class EmbeddedKafka:
         self._is_open = is_open
         self._password: str | None = None
         self._home = data_dir.absolute() / "kafka"
+        self._properties = self._home / "server.properties"
         self._cache_dir = cache_dir
         self._jars: Path | None = None
         self._broker_port = 0
@@ -159,10 +160,6 @@ class EmbeddedKafka:
     def is_ready(self) -> bool:
         """Whether the broker accepts connections."""
         return accepts_connections(self._broker_port)
-
-    @property
-    def _properties(self) -> Path:
-        return self._home / "server.properties"
 
     def _format(self) -> None:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

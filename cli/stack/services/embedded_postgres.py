@@ -56,6 +56,10 @@ class EmbeddedPostgres:
     def __init__(self, data_dir: Path) -> None:
         """Store the cluster and its password below `data_dir`."""
         self._home = data_dir.absolute() / "postgres"
+        self._cluster = self._home / "cluster"
+        self._password_file = self._home / "password"
+        # Not in the cluster, where earlier releases find their own: they start on it again.
+        self._authentication_file = self._home / "pg_hba.conf"
         self._password = ""
         self._socket_dir = socket_dir(self._home)
         self._prefix: tuple[str, ...] = ()
@@ -116,19 +120,6 @@ class EmbeddedPostgres:
         """Remove the socket folder after the server has exited: it may be in a shared folder."""
         with suppress(OSError):  # a killed server left its socket, or a new server uses it
             self._socket_dir.rmdir()
-
-    @property
-    def _cluster(self) -> Path:
-        return self._home / "cluster"
-
-    @property
-    def _password_file(self) -> Path:
-        return self._home / "password"
-
-    @property
-    def _authentication_file(self) -> Path:
-        """Not in the cluster, where earlier releases find their own: they start on it again."""
-        return self._home / "pg_hba.conf"
 
     def _create_cluster(self) -> None:
         """Create the cluster under another name and rename it, so that it is never incomplete."""

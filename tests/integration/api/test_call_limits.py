@@ -7,7 +7,8 @@ import pytest
 from api.online.settings import OnlineSettings
 from core.clock import SystemClock
 from core.errors import SettingsError
-from tenancy.tenants import set_call_timeout, set_zero_retention
+from tenancy.tenant_changes import change_tenant_limits
+from tenancy.tenants import set_zero_retention
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
 from tests.integration.api.pool import say_nothing
@@ -23,7 +24,7 @@ def test_timeout_by_endpoint(open_online: OpenOnline) -> None:
 def test_timeout_by_tenant(online: Online) -> None:
     online.pool.script = say_nothing
     with online.site.engine.begin() as connection:
-        set_call_timeout(connection, online.site.tenant_id, 300)
+        change_tenant_limits(connection, online.site.tenant_id, {"call_timeout_ms": 300})
     assert refused(online.call({"timeout_ms": 60_000}), 504)["code"] == "deadline_exceeded"
 
 

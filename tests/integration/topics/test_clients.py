@@ -201,7 +201,7 @@ def test_a_member_waits_for_a_topic_that_is_created_late(
     settings: KafkaSettings, producer: RecordProducer
 ) -> None:
     consumer = member(settings, RESULTS, [])
-    until(lambda: not consumer.poll(1, 0.1) and consumer._missing.is_any)
+    until(lambda: not consumer.poll(1, 0.1) and consumer._missing._missing_since_s)
     TopicAdmin(settings).create([RESULTS])
     producer.send("results", b"late", partition=0)
     producer.flush(40)

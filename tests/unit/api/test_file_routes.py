@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.files.file_routes import (
-    ByteRange,
     RangeUnsatisfiableError,
     content_disposition,
     parse_range,
@@ -139,12 +138,12 @@ def test_any_name_survives_a_header(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        ("bytes=0-0", ByteRange(0, 1)),
-        ("bytes=2-", ByteRange(2, 8)),
-        ("bytes=2-4", ByteRange(2, 3)),
-        ("bytes=2-99999", ByteRange(2, 8)),
-        ("bytes=-3", ByteRange(7, 3)),
-        ("bytes=-99", ByteRange(0, 10)),
+        ("bytes=0-0", range(0, 1)),
+        ("bytes=2-", range(2, 10)),
+        ("bytes=2-4", range(2, 5)),
+        ("bytes=2-99999", range(2, 10)),
+        ("bytes=-3", range(7, 10)),
+        ("bytes=-99", range(0, 10)),
         (None, None),
         ("", None),
         ("bytes=-", None),
@@ -154,7 +153,7 @@ def test_any_name_survives_a_header(raw: bytes) -> None:
         ("bytes=" + "9" * 5000 + "-", None),
     ],
 )
-def test_a_single_range(header: str | None, expected: ByteRange | None) -> None:
+def test_a_single_range(header: str | None, expected: range | None) -> None:
     assert parse_range(header, 10) == expected
 
 

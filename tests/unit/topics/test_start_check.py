@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from topics.clients import start_check
+from topics.clients.admin import TopicAdmin
 from topics.clients.start_check import OFFSETS_RETENTION_MINUTES, check_topics, topics_of_role
 from topics.clients.topic_drift import (
     TopicDifference,
@@ -48,7 +50,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(broker: Broker) -> None:
-    check_topics(broker, [RESULTS], broker_wait_s=1)
+    check_topics(cast(TopicAdmin, broker), [RESULTS], broker_wait_s=1)
 
 
 def results_with(**options: str) -> list[TopicDifference]:
