@@ -19,6 +19,7 @@ from core.errors import MillraceError
 from core.futures import run_in_daemon_thread
 from topics.clients.admin import TopicAdmin
 from topics.clients.dead_letter_sender import DeadLetterSender
+from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
 from topics.metrics import LAG
 from topics.records.catalogue import REQUESTS
@@ -55,6 +56,7 @@ class PeriodicTasks:
     dead_letters: DeadLetterSender
     admin: TopicAdmin
     clock: Clock
+    unreadable: UnreadablePartitions
 
     async def run(self) -> None:
         """Publish demand, maintain the queues and update metrics until cancelled."""
@@ -124,6 +126,8 @@ class PeriodicTasks:
         )
 
     def _update_metrics(self) -> None:
+        now_ms = 1000 * self.clock.wall_s()
+        self.unreadable.observe(self.stream.unreadable_partitions(now_ms=now_ms))
         for pool, count in self.queues.waiting().items():
             metrics.BUFFERED_ITEMS.labels(pool).set(count)
         metrics.BUFFERED_BYTES.set(self.queues.byte_count)

@@ -39,6 +39,7 @@ from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery, RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
+from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
@@ -207,6 +208,7 @@ class Batcher:
             dead_letters=self._dead_letters,
             admin=admin,
             clock=deps.clock,
+            unreadable=UnreadablePartitions(deps.kafka.partition_timeout_s),
         )
 
     async def start(self) -> None:

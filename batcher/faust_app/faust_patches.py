@@ -155,6 +155,11 @@ def resume_partitions(consumer: Any, partitions: set[Any]) -> None:
         consumer.on_buffer_full(partition)
 
 
+def client_of(app: faust.App) -> Any:
+    """Return the `AIOKafkaConsumer` of an app; None before it has started."""
+    return app.consumer._thread._consumer if app.started else None
+
+
 def member_id(app: faust.App) -> str:
     """Return the broker's id of this group member; each join may change it."""
     return str(app.consumer._thread._ensure_consumer()._coordinator.member_id)

@@ -20,6 +20,7 @@ from faust.types.auth import SASLMechanism
 
 from batcher import metrics
 from batcher.faust_app import faust_patches, fetch_codec, single_loop_client
+from batcher.faust_app.fetch_state import unreadable_partitions
 from batcher.settings import BatcherSettings
 from topics.clients.group_membership import GroupMembership
 from topics.clients.offset_tracker import Partition
@@ -166,11 +167,20 @@ class RequestStream:
         """The assigned partitions that are not paused."""
         return self.partitions - {number for _, number in self._paused}
 
+    def unreadable_partitions(self, *, now_ms: float) -> list[Partition]:
+        """Return the assigned partitions that cannot be read at Unix time `now_ms`."""
+        client = faust_patches.client_of(self._app)
+        if client is None:
+            return []
+        return [*map(self._partition_of, unreadable_partitions(client, now_ms=now_ms))]
+
     def pause_only(self, partitions: frozenset[Partition]) -> None:
         """Fetch nothing more of these partitions, and all others again.
 
         Records that Faust has fetched are still delivered. A rebalance ends all pauses.
         """
+        if not partitions and not self._paused:
+            return  # also before the app has started
         consumer = self._app.consumer
         if resume := self._paused - partitions:
             faust_patches.resume_partitions(consumer, set(map(self._faust_partition, resume)))

@@ -8,6 +8,7 @@ from topics.clients.client_factory import new_client
 from topics.clients.group_membership import GroupMembership
 from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopicMonitor
 from topics.clients.offset_tracker import Partition
+from topics.clients.unreadable_partitions import ReadStatistics, UnreadablePartitions
 from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.metrics import LAG
 from topics.records.received_record import ReceivedRecord, received_records
@@ -55,10 +56,15 @@ class GroupConsumer:
         """In `on_revoke`: whether other members own the partitions already (`on_lost`)."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._membership = GroupMembership(settings, self._prefix + group, settings.group_protocol)
+        self._unreadable = UnreadablePartitions(settings.partition_timeout_s)
+        statistics = ReadStatistics(
+            self._unreadable, self._prefix, fetch_wait_s, lambda: self._assigned
+        )
         self._consumer = new_client(
             Consumer,
             settings.client_options()
             | _membership(settings)
+            | statistics.client_options()
             | {
                 "client.id": client_id,
                 "group.id": self._prefix + group,
@@ -167,6 +173,7 @@ class GroupConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+        self._unreadable.observe(())
         self._membership.clear()
 
     def _observe_lag(self) -> None:
