@@ -115,7 +115,8 @@ class LogHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers = count()
-        self._pending: defaultdict[Place, dict[int, float]] = defaultdict(dict)  # as they were sent
+        # Times of sending by number, in the order of sending.
+        self._pending: defaultdict[Place, dict[int, float]] = defaultdict(dict)
 
     def track(self, then: Callable[[BaseException | None], object], place: Place) -> OnDelivery:
         """Track a record that is sent now. Pass the result to the producer as `on_delivery`."""
