@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.integration.gpu_consumers.caller import PARTITION, Caller, call_of
+from tests.integration.gpu_consumers.caller import CALLER_ID, PARTITION, Caller, call_of
 from tests.integration.gpu_consumers.threaded_replica import (
     ThreadedReplica,
     batch,
@@ -39,6 +39,9 @@ pytestmark = pytest.mark.timeout(240)
 HEALTHY = PARTITION + 1
 """Another partition of `replies`."""
 
+CALLERS = {PARTITION: CALLER_ID, HEALTHY: "api-2"}
+"""The caller of each partition."""
+
 
 def start_replica(
     kafka: KafkaSettings, folder: Path, closing: ExitStack, brokers: TwoBrokers
@@ -57,7 +60,9 @@ def call_on(partition: int, number: int, *, stream: bool = False) -> Batch:
     found = call_of(number, stream=stream)
     (chunk,) = found.parts
     assert chunk.job.call is not None
-    call = msgspec.structs.replace(chunk.job.call, reply_partition=partition)
+    call = msgspec.structs.replace(
+        chunk.job.call, caller_id=CALLERS[partition], reply_partition=partition
+    )
     return batch(Chunk(msgspec.structs.replace(chunk.job, call=call), chunk.items))
 
 
@@ -81,7 +86,8 @@ def test_a_replica_answers_calls_of_other_partitions_of_replies(
     create_topics(brokers, kafka, REPLIES)
     assert PARTITION == DEAD
     replica = start_replica(kafka, tmp_path, closing, brokers)
-    closing.callback(Caller(patient(kafka)).close)
+    for caller_id in CALLERS.values():
+        closing.callback(Caller(patient(kafka), caller_id).close)
     replica.start()
 
     def send(numbers: range) -> None:
@@ -90,8 +96,10 @@ def test_a_replica_answers_calls_of_other_partitions_of_replies(
                 call = call_on(partition, request, stream=number % 2 == 0)
                 replica.send(call, partition=number % 8, job_class="interactive")
 
+    send(range(1))
+    until(lambda: len(ends(kafka, HEALTHY) + ends(kafka, DEAD)) == 2)
     brokers.freeze()
-    send(range(8))
+    send(range(1, 8))
     until(lambda: len(ends(kafka, HEALTHY)) == 8)
     wait_unavailable(REPLIES, DEAD, 2 * kafka.delivery_timeout_s)
     send(range(8, 16))
