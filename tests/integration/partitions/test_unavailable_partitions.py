@@ -54,6 +54,8 @@ from topics.records.partitioner import shuffle_shard
 from topics.records.records import Chunk, JobControl, JobEvent, Outcomes
 from topics.settings import KafkaSettings
 
+pytestmark = pytest.mark.timeout(240)
+
 BATCH_COUNT = 160
 HEALTHY = [number for number in range(8) if number != DEAD]
 
