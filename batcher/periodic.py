@@ -18,6 +18,8 @@ from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import run_in_daemon_thread
 from topics.clients.admin import TopicAdmin
+from topics.clients.dead_letter_sender import DeadLetterSender
+from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
 from topics.metrics import LAG
 from topics.records.catalogue import REQUESTS
@@ -51,8 +53,10 @@ class PeriodicTasks:
     maintenance: QueueMaintenance
     demand: DemandPublisher
     stream: RequestStream
+    dead_letters: DeadLetterSender
     admin: TopicAdmin
     clock: Clock
+    unreadable: UnreadablePartitions
 
     async def run(self) -> None:
         """Publish demand, maintain the queues and update metrics until cancelled."""
@@ -65,8 +69,14 @@ class PeriodicTasks:
             if count % MAINTENANCE_EVERY == 0:
                 self.maintenance.run_once()
                 self._update_metrics()
+            self._send_dead_letters()
             self.dispatcher.wake()  # a grant may have expired, a batch may be due
             await asyncio.sleep(INTERVAL_S)
+
+    def _send_dead_letters(self) -> None:
+        """Send copies that wait for space, and read the partitions again that have none left."""
+        self.dead_letters.send_waiting()
+        self.stream.pause_only(self.dead_letters.waiting_partitions)
 
     def publish_demand(self) -> None:
         """Publish waiting items by pool; pools with 0 learn that this batcher exists."""
@@ -88,7 +98,7 @@ class PeriodicTasks:
                 raise BatcherStalledError(held=seen.buffered_count, lag=seen.lag)
 
     async def _lag(self) -> int | None:
-        """Return the uncommitted records of the assigned partitions; None if unknown."""
+        """Return the uncommitted records of the partitions that are read; None if unknown."""
         try:
             read_lag = partial(self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class])
             lag = await run_in_daemon_thread(read_lag, name="batcher-lag")  # must not delay a stop
@@ -96,7 +106,7 @@ class PeriodicTasks:
             return None
         assigned = sum(lag.get(number, 0) for number in self.stream.partitions)
         LAG.labels(REQUESTS[self.job_class].name, group_of(self.job_class)).set(assigned)
-        return assigned
+        return sum(lag.get(number, 0) for number in self.stream.read_partitions)
 
     def _observe(self, lag: int | None) -> Observation:
         now_s = self.clock.monotonic_s()
@@ -116,6 +126,8 @@ class PeriodicTasks:
         )
 
     def _update_metrics(self) -> None:
+        now_ms = 1000 * self.clock.wall_s()
+        self.unreadable.observe(self.stream.unreadable_partitions(now_ms=now_ms))
         for pool, count in self.queues.waiting().items():
             metrics.BUFFERED_ITEMS.labels(pool).set(count)
         metrics.BUFFERED_BYTES.set(self.queues.byte_count)

@@ -35,9 +35,11 @@ from core.futures import run_in_daemon_thread
 from core.role_lifecycle import report_ready
 from core.supervised_tasks import SupervisedTasks
 from topics.clients.admin import TopicAdmin
+from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import RecordProducer
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
+from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
@@ -125,6 +127,7 @@ class Batcher:
         self._producer = RecordProducer(
             kafka, client_id=client_id, linger_ms=linger_ms, waits_for_partitions=True
         )
+        self._dead_letters = DeadLetterSender(self._producer)
         self._controls = JobControlReader(kafka, client_id=client_id, clock=clock)
         self._callers: CallerHeartbeatReader | None = None  # None: this class has no online calls
         if job_class == "interactive":
@@ -202,8 +205,10 @@ class Batcher:
             ),
             demand=DemandPublisher(self._producer, identity, self._clock.database_s),
             stream=self._stream,
+            dead_letters=self._dead_letters,
             admin=admin,
             clock=deps.clock,
+            unreadable=UnreadablePartitions(deps.kafka.partition_timeout_s),
         )
 
     async def start(self) -> None:
@@ -259,7 +264,7 @@ class Batcher:
         self._record_handler.handle_record(
             record,
             event,
-            report_unreadable=partial(send_unreadable, self._producer),
+            report_unreadable=self._report_unreadable,
             settle=self._sender.settle_on_delivery,
         )
         self.wake()
@@ -274,6 +279,7 @@ class Batcher:
 
     def on_revoke(self, partitions: list[Partition]) -> None:
         """Drop the chunks of revoked partitions: their next owner reads them again."""
+        self._dead_letters.discard(partitions)
         self._record_handler.on_revoke(partitions)
         self.wake()
 
@@ -310,6 +316,11 @@ class Batcher:
         for capacity in capacities:
             self._ledger.record_capacity(capacity, now_s=now_s)
         self.wake()
+
+    def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
+        sent = send_unreadable(self._producer, self._dead_letters, record, on_delivery)
+        self._stream.pause_only(self._dead_letters.waiting_partitions)
+        return sent
 
     def _call_from_thread(self, call: Callable[[Any], None], argument: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending

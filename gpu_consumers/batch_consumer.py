@@ -13,11 +13,11 @@ from core.clock import Clock
 from core.errors import RecordUnreadableError
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from topics.clients.consumer import GroupConsumer
+from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.offset_tracker import OffsetTracker, Partition
 from topics.clients.producer import RecordSender
 from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.records.codec import decode
-from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch
 
@@ -57,7 +57,7 @@ class BatchConsumer:
         With `keeps_calls`, connection-bound calls run on when their partition moves, and their
         offsets are committed so that its next owner does not read them.
         """
-        self._producer = producer
+        self._dead_letters = DeadLetterSender(producer)
         self._keeps_calls = keeps_calls
         self._stop_revoked: OnRevoke = lambda *_: None
         self._ends: dict[Partition, int] = {}  # end offsets at the assignment
@@ -118,6 +118,7 @@ class BatchConsumer:
                 for record in records:
                     self._deliver_record(record, deliver)
             self._apply_finished()
+            self._dead_letters.send_waiting()
             self._pause_full_partitions()
             if self._clock.monotonic_s() - committed_s >= self._commit_interval_s:
                 self._commit_offsets()
@@ -168,7 +169,7 @@ class BatchConsumer:
             else:
                 self._dead_letter_failure = failure
 
-        send_dead_letter(self._producer, record, code=code, on_delivery=on_delivery)
+        self._dead_letters.send(record, code=code, on_delivery=on_delivery)
         # The batcher whose credit it used is unreadable, too: a new epoch voids that credit.
         self._assignment_changed = True
 
@@ -189,9 +190,13 @@ class BatchConsumer:
                 on_pinned(partition, offsets)
 
     def _pause_full_partitions(self) -> None:
-        """Pause partitions with too many records above their lowest unfinished one."""
+        """Pause partitions with too many records above their lowest unfinished one.
+
+        And those with too many bytes of dead letters that are not acknowledged.
+        """
         owned = self._consumer.assigned
         full = {p for p in owned if self._tracker.in_flight(p) >= self._in_flight_max}
+        full |= self._dead_letters.waiting_partitions & owned
         if pause := full - self._paused:
             self._consumer.pause(pause)
         if resume := self._paused - full:
@@ -226,6 +231,7 @@ class BatchConsumer:
         else:
             self._commit_revoked(set(partitions))
         self._tracker.drop(partitions)
+        self._dead_letters.discard(partitions)
         self._paused.difference_update(partitions)
         for partition in partitions:
             self._generations.pop(partition, None)

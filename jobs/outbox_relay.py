@@ -6,7 +6,8 @@ A crash between two steps sends the rows again. A record too large for every bro
 row gets a negative id, and the rows behind it are sent. Later records of the same job arrive
 without it, so no record that later ones depend on may grow that large.
 
-Rows of an unavailable partition stay in the producer and in the table; other partitions go on.
+Rows of an unavailable partition stay in the producer and in the table; other partitions go on. A
+partition gets rows only while the producer has space for it, so it cannot fill the shared queue.
 Until they are acknowledged this process keeps the lock: another relay would send them, too, and mix
 the order of a job's records.
 """
@@ -68,7 +69,7 @@ class OutboxRelay:
         """
         try:
             if self._lock.acquire():
-                while self._relay() == CLAIM_MAX:
+                while self._relay():
                     pass
                 if not self._sent:
                     self._lock.release()
@@ -83,8 +84,8 @@ class OutboxRelay:
             metrics.OUTBOX_PENDING.set(pending)
             metrics.OUTBOX_OLDEST_AGE.set(age_s)
 
-    def _relay(self) -> int:
-        """Send the oldest rows in the order of their ids; return how many were sent or parked."""
+    def _relay(self) -> bool:
+        """Send the oldest rows in the order of their ids; return whether more may be sent now."""
         self._delete_acknowledged()
         waiting = {row.place for row in self._sent.values()}
         with self.engine.begin() as connection:
@@ -92,15 +93,23 @@ class OutboxRelay:
             oversized = [row for row in rows if _byte_count(row) > _ROW_BYTES_MAX]
             if oversized:
                 _park_oversized(connection, oversized)
+        full: set[Partition] = set()
+        count = len(oversized)
         for row in rows:
-            if _byte_count(row) <= _ROW_BYTES_MAX:
-                self._sent[row.id] = self._send(row)
+            if _byte_count(row) > _ROW_BYTES_MAX:
+                continue
+            place = (row.topic, row.partition)
+            if place in full or not self.producer.has_space(*place):
+                full.add(place)  # a later row must not overtake this one
+                continue
+            self._sent[row.id] = self._send(row)
+            count += 1
         for sent in self._sent.values():
             if sent.place not in waiting and not sent.sends.wait_unless_unavailable():
                 waiting.add(sent.place)
         self._delete_acknowledged()
-        metrics.OUTBOX_RELAYED.inc(len(rows))
-        return len(rows)
+        metrics.OUTBOX_RELAYED.inc(count)
+        return count > 0 and (len(rows) == CLAIM_MAX or bool(full))
 
     def _send(self, row: sa.Row[Any]) -> _SentRow:
         sends = TrackedSends(self.producer)

@@ -1,4 +1,4 @@
-"""Metrics of consumer groups, of records, and of the partitions that records are sent to."""
+"""Metrics of consumer groups, of records, and of unavailable partitions."""
 
 from prometheus_client import Counter, Gauge
 
@@ -10,6 +10,11 @@ LAG = Gauge(
 PARTITION_UNAVAILABLE_SECONDS = Gauge(
     "millrace_kafka_partition_unavailable_seconds",
     "How long records of this process wait for a partition that acknowledges none; else 0",
+    ["topic", "partition"],
+)
+PARTITION_UNREADABLE_SECONDS = Gauge(
+    "millrace_kafka_partition_unreadable_seconds",
+    "How long this process could not read a partition that it reads; else 0",
     ["topic", "partition"],
 )
 FOREIGN_OBJECTS = Counter(

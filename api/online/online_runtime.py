@@ -107,8 +107,13 @@ class OnlineRuntime:
         return all(tail.is_caught_up for tail in self._tails) and self.heartbeat.is_acknowledged
 
     def unavailable_partitions(self) -> list[str]:
-        """Return the partitions for which records of this process wait, as `topic/number`."""
-        return [f"{topic}/{number}" for topic, number in self._producer.unavailable_partitions()]
+        """Return the partitions that this process cannot write or cannot read, as `topic/number`.
+
+        Of those that it writes, they are named once records wait for them.
+        """
+        found = set(self._producer.unavailable_partitions())
+        found.update(*(tail.unreadable_partitions for tail in self._tails))
+        return [f"{topic}/{number}" for topic, number in sorted(found)]
 
     def start(self) -> None:
         """Start reading the log and publishing the heartbeat. Call it on the event loop."""

@@ -15,8 +15,9 @@
    leaves its position where it is, behind records that Faust fetched during the rebalance and
    discarded: they would never be delivered, and the offset committed next would pass them.
 
-Not patched: commits past unacknowledged events (`ordered_acks` never causes them),
-`pause_partitions` and `take` (unused).
+Not patched: commits past unacknowledged events (`ordered_acks` never causes them) and `take`
+(unused). `pause_partitions` drops fetched records in the release; patch 1 copies the set of active
+partitions, so that they are delivered.
 """
 
 from collections.abc import Awaitable
@@ -142,6 +143,21 @@ async def seek_to_next_offsets(client: AIOKafkaConsumer) -> dict[Any, int | None
     if uncommitted:
         await client.seek_to_beginning(*uncommitted)
     return offsets
+
+
+def resume_partitions(consumer: Any, partitions: set[Any]) -> None:
+    """Fetch paused partitions again; those with a full buffer only once it is empty.
+
+    Faust would fetch these at once, and its fetch loop would block while it adds their records.
+    """
+    consumer.resume_partitions(partitions)
+    for partition in partitions & consumer._buffered_partitions:
+        consumer.on_buffer_full(partition)
+
+
+def client_of(app: faust.App) -> Any:
+    """Return the `AIOKafkaConsumer` of an app; None before it has started."""
+    return app.consumer._thread._consumer if app.started else None
 
 
 def member_id(app: faust.App) -> str:

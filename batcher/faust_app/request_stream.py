@@ -1,7 +1,7 @@
 """The Faust app of one job class: delivers records in order, with manual acknowledgement.
 
-The agent only reads. An exception that left it would lose its event silently, and pausing
-partitions would drop fetched records; for backpressure the agent just stops iterating.
+The agent only reads. An exception that left it would lose its event silently. For backpressure
+the agent just stops iterating; single partitions are paused while their dead letters wait.
 """
 
 import asyncio
@@ -15,10 +15,12 @@ from typing import Any, Protocol
 import faust
 from aiokafka.errors import KafkaError
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
+from faust.types import TP
 from faust.types.auth import SASLMechanism
 
 from batcher import metrics
 from batcher.faust_app import faust_patches, fetch_codec, single_loop_client
+from batcher.faust_app.fetch_state import unreadable_partitions
 from batcher.settings import BatcherSettings
 from topics.clients.group_membership import GroupMembership
 from topics.clients.offset_tracker import Partition
@@ -125,6 +127,7 @@ class RequestStream:
         self._membership = GroupMembership(kafka, group, "classic")
         self.is_stopping = False
         self.rebalance_count = 0  # revocations since the start
+        self._paused: frozenset[Partition] = frozenset()
         topic = app.topic(self._prefix + REQUESTS[job_class].name, value_type=bytes, key_type=bytes)
         app.agent(topic, name="requests")(self._read)
         app.on_partitions_revoked.connect(self._on_revoked, weak=False)
@@ -153,6 +156,32 @@ class RequestStream:
     def partitions(self) -> set[int]:
         """The assigned partitions."""
         return {assigned.partition for assigned in self._app.consumer.assignment()}
+
+    @property
+    def read_partitions(self) -> set[int]:
+        """The assigned partitions that are not paused."""
+        return self.partitions - {number for _, number in self._paused}
+
+    def unreadable_partitions(self, *, now_ms: float) -> list[Partition]:
+        """Return the assigned partitions that cannot be read at Unix time `now_ms`."""
+        client = faust_patches.client_of(self._app)
+        if client is None:
+            return []
+        return [*map(self._partition_of, unreadable_partitions(client, now_ms=now_ms))]
+
+    def pause_only(self, partitions: frozenset[Partition]) -> None:
+        """Fetch nothing more of these partitions, and all others again.
+
+        Records that Faust has fetched are still delivered. A rebalance ends all pauses.
+        """
+        if not partitions and not self._paused:
+            return  # also before the app has started
+        consumer = self._app.consumer
+        if resume := self._paused - partitions:
+            faust_patches.resume_partitions(consumer, set(map(self._faust_partition, resume)))
+        if partitions:  # also those that are paused: Faust resumes one when its buffer empties
+            consumer.pause_partitions(map(self._faust_partition, partitions))
+        self._paused = partitions
 
     async def _read(self, stream: Any) -> None:
         """Deliver records while the listener is ready. A failure ends the role, not the agent."""
@@ -194,6 +223,7 @@ class RequestStream:
     async def _on_revoked(self, _app: Any, revoked: set[Any], **_: Any) -> None:
         metrics.REBALANCES.inc()
         self.rebalance_count += 1
+        self._paused -= {self._partition_of(each) for each in revoked}
         self._listener.on_revoke([self._partition_of(each) for each in revoked])
 
     async def _on_rebalanced(self, _app: Any, **_: Any) -> None:
@@ -207,6 +237,10 @@ class RequestStream:
         except (TimeoutError, KafkaError):
             _LOG.warning("end offsets are unknown: every record counts as a redelivery")
         self._listener.on_assign({self._partition_of(each): end or 0 for each, end in ends.items()})
+
+    def _faust_partition(self, partition: Partition) -> TP:
+        topic, number = partition
+        return TP(self._prefix + topic, number)
 
     def _partition_of(self, topic_partition: Any) -> Partition:
         return topic_partition.topic.removeprefix(self._prefix), topic_partition.partition

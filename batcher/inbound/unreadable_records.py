@@ -10,10 +10,10 @@ from math import isfinite
 from core.errors import RecordUnreadableError
 from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
 from core.outcomes import Outcome
+from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import RESULTS
 from topics.records.codec import ItemRange, decode, encode, item_range, job_headers, kind_headers
-from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.partitioner import job_partition
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
@@ -43,15 +43,21 @@ def read_chunk(record: ReceivedRecord) -> Chunk:
     return chunk
 
 
-def send_unreadable(producer: RecordSender, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
+def send_unreadable(
+    producer: RecordSender,
+    letters: DeadLetterSender,
+    record: ReceivedRecord,
+    on_delivery: OnDelivery,
+) -> int:
     """Fail the record's items and keep a copy; return how many deliveries will be reported.
 
+    `letters` may send the copy later.
     Items fail only if the headers name a range that one chunk can fill. A wider range has gaps
     whose items may be in other chunks; re-emission finds the lost ones (delivery rule 7).
     """
     where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     _LOG.error("unreadable record", extra=where)
-    send_dead_letter(producer, record, code=_ERROR.code, on_delivery=on_delivery)
+    letters.send(record, code=_ERROR.code, on_delivery=on_delivery)
     try:
         named = item_range(record.headers)
     except RecordUnreadableError:

@@ -66,7 +66,7 @@ class ReplyStream:
             self._enqueue(self.call)
 
     async def send_end(self, end: ReplyEnd) -> None:
-        """Send the end of the reply; return when it is acknowledged, or when nobody can read it.
+        """Send the end of the reply; return when it is acknowledged or its partition unavailable.
 
         A stream that lost a piece ends as interrupted.
         """

@@ -85,7 +85,7 @@ class ResultsWriter:
     _open: OpenWork = field(default_factory=OpenWork)
     _finished: dict[Partition, int] = field(default_factory=dict)  # durable, not yet committed
     _lost: set[Partition] = field(default_factory=set)  # revoked in this round
-    _is_paused: bool = False
+    _paused: frozenset[Partition] = frozenset()
     _polled_s: float = 0.0  # monotonic
     _copies: DeadLetterCopies = field(init=False)
 
@@ -106,6 +106,7 @@ class ResultsWriter:
         """
         commit_at = self.clock.monotonic_s()
         while not stop.is_set():
+            self._copies.send_waiting()
             self._gather(consumer, stop)
             began_s = self.clock.monotonic_s()
             read, self._read = self._read, []
@@ -137,6 +138,7 @@ class ResultsWriter:
             self._finished.pop(partition, None)
         self._open.discard(lost)
         self._copies.discard(lost)
+        self._paused -= lost  # the client assigns them without the pause
         self._lost |= lost
 
     def _gather(self, consumer: GroupConsumer, stop: threading.Event) -> None:
@@ -144,9 +146,7 @@ class ResultsWriter:
         if self._open.item_count > _OPEN_ITEMS_MAX:
             return
         limits = self.settings
-        if self._is_paused:
-            consumer.resume(consumer.assigned)
-            self._is_paused = False
+        self._pause_only(consumer, self._copies.waiting_partitions & consumer.assigned)
         wait_s = _BUSY_POLL_S if self._open else _IDLE_POLL_S
         full_at = None
         while not stop.is_set():
@@ -257,9 +257,16 @@ class ResultsWriter:
 
     def _poll_paused(self, consumer: GroupConsumer, wait_s: float) -> None:
         """Poll to stay in the group; only a newly assigned partition can return a record."""
-        consumer.pause(consumer.assigned)
-        self._is_paused = True
+        self._pause_only(consumer, consumer.assigned)
         self._poll(consumer, 1, wait_s)
+
+    def _pause_only(self, consumer: GroupConsumer, partitions: frozenset[Partition]) -> None:
+        """Pause these partitions and read all others."""
+        if pause := partitions - self._paused:
+            consumer.pause(pause)
+        if resume := self._paused - partitions:
+            consumer.resume(resume)
+        self._paused = partitions
 
     def _commit(self, consumer: GroupConsumer) -> None:
         if not self._finished:

@@ -15,7 +15,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
-from tests.e2e.hostile_calls import Call, HostileRuns, run_all_beside, run_beside
+from tests.e2e.hostile_calls import (
+    BODY_TIMEOUT_S,
+    Call,
+    HostileRuns,
+    run_all_beside,
+    run_beside,
+)
 from tests.e2e.remote_engine import RemoteEngine, running_engine
 from tests.support.hostile_bodies import (
     CHAT,
@@ -118,7 +124,7 @@ _GENERATED = settings(
 
 
 def check_body(engine: RemoteEngine, body: Call, other: Call) -> None:
-    run = asyncio.run(run_beside(engine, body, other))
+    run = asyncio.run(run_beside(engine, body, other, BODY_TIMEOUT_S))
     assert run.worst_call_s < WORST_CALL_S_MAX
     assert len(run.answer.body) < 2 * 2**20
 

@@ -1,7 +1,7 @@
 """Builds librdkafka clients and reports a rejected option as invalid settings."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -9,7 +9,7 @@ from core.errors import SettingsError
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 C = TypeVar("C")
-Option = str | int | float | bool
+Option = str | int | float | bool | Callable[..., Any]
 
 
 def new_client(kind: Callable[..., C], options: Mapping[str, Option]) -> C:

@@ -8,6 +8,7 @@ from topics.clients.client_factory import new_client
 from topics.clients.group_membership import GroupMembership
 from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopicMonitor
 from topics.clients.offset_tracker import Partition
+from topics.clients.unreadable_partitions import ReadStatistics, UnreadablePartitions
 from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.metrics import LAG
 from topics.records.received_record import ReceivedRecord, received_records
@@ -51,14 +52,20 @@ class GroupConsumer:
         """
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
+        self._paused: set[Partition] = set()
         self.is_assignment_lost = False
         """In `on_revoke`: whether other members own the partitions already (`on_lost`)."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._membership = GroupMembership(settings, self._prefix + group, settings.group_protocol)
+        self._unreadable = UnreadablePartitions(settings.partition_timeout_s)
+        statistics = ReadStatistics(
+            self._unreadable, self._prefix, fetch_wait_s, lambda: self.read_partitions
+        )
         self._consumer = new_client(
             Consumer,
             settings.client_options()
             | _membership(settings)
+            | statistics.client_options()
             | {
                 "client.id": client_id,
                 "group.id": self._prefix + group,
@@ -86,6 +93,11 @@ class GroupConsumer:
     def assigned(self) -> frozenset[Partition]:
         """The partitions that this member owns now."""
         return frozenset(self._assigned)
+
+    @property
+    def read_partitions(self) -> frozenset[Partition]:
+        """The partitions that this member owns and has not paused."""
+        return frozenset(self._assigned - self._paused)
 
     def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
         """Return up to `count_max` records, waiting at most `timeout_s` for the first.
@@ -132,11 +144,15 @@ class GroupConsumer:
 
         A partition that is revoked and assigned again is not paused.
         """
-        self._consumer.pause(self._ours(partitions))
+        places = self._ours(partitions)
+        self._consumer.pause(places)
+        self._paused.update(self._named(places))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Fetch `partitions` again."""
-        self._consumer.resume(self._ours(partitions))
+        places = self._ours(partitions)
+        self._consumer.resume(places)
+        self._paused.difference_update(self._named(places))
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's end offset. Raises KafkaUnavailableError."""
@@ -167,6 +183,7 @@ class GroupConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+        self._unreadable.observe(())
         self._membership.clear()
 
     def _observe_lag(self) -> None:
@@ -195,6 +212,7 @@ class GroupConsumer:
         partitions = self._named(places)
         self._on_revoke(partitions)  # may commit once more
         self._assigned.difference_update(partitions)
+        self._paused.difference_update(partitions)
 
     def _lose(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.is_assignment_lost = True

@@ -1,7 +1,8 @@
 """Follows the copies of unreadable records, so that no offset passes one that may be lost.
 
 While `dead_letters` is unavailable a copy waits in the producer, and with it the offset of its own
-record. Records behind it are processed, and other partitions are committed.
+record. Records behind it are processed, and other partitions are committed. Above a memory limit
+the owner reads nothing more of the partitions with further copies (`waiting_partitions`).
 """
 
 import threading
@@ -9,9 +10,9 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import count
 
+from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordSender
-from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.received_record import ReceivedRecord
 
 
@@ -19,7 +20,7 @@ class DeadLetterCopies:
     """The unacknowledged copies of one consumer's records. Safe for threads."""
 
     def __init__(self, sender: RecordSender) -> None:
-        self._sender = sender
+        self._sender = DeadLetterSender(sender)
         self._numbers = count()
         self._condition = threading.Condition()
         self._open: dict[int, tuple[Partition, int]] = {}  # partition and offset of the record
@@ -30,9 +31,16 @@ class DeadLetterCopies:
         number = next(self._numbers)
         with self._condition:
             self._open[number] = (received.topic, received.partition), received.offset
-        send_dead_letter(
-            self._sender, received, code=code, on_delivery=partial(self._on_delivery, number)
-        )
+        self._sender.send(received, code=code, on_delivery=partial(self._on_delivery, number))
+
+    def send_waiting(self) -> None:
+        """Send the copies for which there is space now. Raises DeliveryError."""
+        self._sender.send_waiting()
+
+    @property
+    def waiting_partitions(self) -> frozenset[Partition]:
+        """The partitions of which nothing more should be read: copies of them are not sent yet."""
+        return self._sender.waiting_partitions
 
     def committable(self, next_offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the offsets up to the first record without an acknowledged copy.
@@ -50,6 +58,7 @@ class DeadLetterCopies:
 
     def discard(self, partitions: Collection[Partition]) -> None:
         """Forget the copies of revoked partitions: their next owner sends them again."""
+        self._sender.discard(partitions)
         with self._condition:
             self._open = {n: place for n, place in self._open.items() if place[0] not in partitions}
             self._condition.notify_all()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from core.errors import RecordUnreadableError
+from topics.clients.offset_tracker import Partition
 from topics.errors import KafkaAuthorizationError, KafkaUnavailableError
 from topics.records.codec import decode, decode_value, kind_headers
 from topics.records.received_record import ReceivedRecord
@@ -57,6 +58,11 @@ class TailReaderThread:
     def is_caught_up(self) -> bool:
         """Whether all records appended from now on reach the handler: the position is set."""
         return self._caught_up.is_set()
+
+    @property
+    def unreadable_partitions(self) -> frozenset[Partition]:
+        """The partitions that cannot be read."""
+        return self._reader.unreadable_partitions
 
     def start(self) -> None:
         """Poll from the reader's position, which the owner has set."""

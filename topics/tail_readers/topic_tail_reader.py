@@ -8,6 +8,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from topics.clients.client_factory import new_client
 from topics.clients.missing_topics import is_missing_topic_error
+from topics.clients.offset_tracker import Partition
+from topics.clients.unreadable_partitions import ReadStatistics, UnreadablePartitions
 from topics.errors import KafkaUnavailableError
 from topics.records.access import NO_GROUP
 from topics.records.catalogue import Topic
@@ -47,13 +49,21 @@ class TopicTailReader:
         of them. `reset_to_earliest` is `auto.offset.reset`: where to continue once the broker has
         deleted the records at the position, at the oldest or newest.
         """
-        self._prefix = settings.topic_prefix
+        self._prefix, self._topic = settings.topic_prefix, topic.name
         self._name = self._prefix + topic.name
         numbers = range(topic.partition_count) if partitions is None else partitions
         self._partitions = [TopicPartition(self._name, number, 0) for number in numbers]
+        self._unreadable = UnreadablePartitions(settings.partition_timeout_s)
+        statistics = ReadStatistics(
+            self._unreadable,
+            self._prefix,
+            self.fetch_wait_ms / 1000,
+            lambda: [(topic.name, number) for number in numbers] if self._is_assigned else (),
+        )
         self._consumer = new_client(
             Consumer,
             settings.client_options()
+            | statistics.client_options()
             | {
                 "client.id": client_id,
                 "group.id": self._prefix + (group or NO_GROUP),
@@ -67,6 +77,11 @@ class TopicTailReader:
         )
         self._is_assigned = self._is_missing = False
         self._next_offsets: dict[int, int] = {}  # by partition
+
+    @property
+    def unreadable_partitions(self) -> frozenset[Partition]:
+        """The partitions that cannot be read, also while their end is sought; from any thread."""
+        return self._unreadable.partitions
 
     def seek_to_end(self, timeout_s: float) -> None:
         """Skip every record that is on the topic now."""
@@ -119,19 +134,25 @@ class TopicTailReader:
         deadline = time.monotonic() + timeout_s
         while True:
             is_last = time.monotonic() > deadline
+            ends: dict[int, int] = {}
             try:
-                return {
-                    p.partition: self._consumer.get_watermark_offsets(p, timeout=_REQUEST_S)[1]
-                    for p in self._partitions
-                }
+                for p in self._partitions:
+                    ends[p.partition] = self._consumer.get_watermark_offsets(p, timeout=_REQUEST_S)[
+                        1
+                    ]
             except KafkaException as error:
+                self._unreadable.observe([(self._topic, p.partition)])
                 if is_last:
                     raise KafkaUnavailableError(error.args[0].str()) from None
                 time.sleep(_RETRY_S)
+            else:
+                self._unreadable.observe(())
+                return ends
 
     def close(self) -> None:
         """Close the client."""
         self._consumer.close()
+        self._unreadable.observe(())
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
         self._consumer.assign(partitions)

@@ -115,7 +115,7 @@ class LogHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers = count()
-        # in the order of sending
+        # Times of sending by number, in the order of sending.
         self._pending: defaultdict[Partition, dict[int, float]] = defaultdict(dict)
 
     def track(self, then: Callable[[BaseException | None], object], place: Partition) -> OnDelivery:

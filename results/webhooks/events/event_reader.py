@@ -37,6 +37,7 @@ class JobEventReader:
     _events: list[JobEvent] = field(default_factory=list)  # decoded from `_polled`
     _finished: dict[Partition, int] = field(default_factory=dict)  # recorded: next offsets
     _committed: dict[Partition, int] = field(default_factory=dict)
+    _paused: frozenset[Partition] = frozenset()
     _copies: DeadLetterCopies = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,11 +47,12 @@ class JobEventReader:
         """1. Poll. 2. Record messages in one transaction. 3. Commit the offsets.
 
         A crash between 2 and 3 repeats records, which adds nothing. The offset of an unreadable
-        record waits for the acknowledgement of its dead letter. Raises one of DATABASE_UNAVAILABLE
-        and keeps the records for the next run; SchemaTooNewError, KafkaUnavailableError,
-        DeliveryError.
+        record waits for the acknowledgement of its dead letter; too many bytes of those pause its
+        partition. Raises one of DATABASE_UNAVAILABLE and keeps the records for the next run;
+        SchemaTooNewError, KafkaUnavailableError, DeliveryError.
         """
         if not self._polled:
+            self._pause_full_partitions()
             self._polled = self.consumer.poll(_POLL_RECORDS_MAX, _POLL_S)
             # Decoded once: every repeated attempt at Postgres would send the dead letters again.
             self._events = [event for record in self._polled if (event := self._decode(record))]
@@ -64,6 +66,17 @@ class JobEventReader:
             self._finished.pop(partition, None)
             self._committed.pop(partition, None)
         self._copies.discard(partitions)
+        self._paused -= set(partitions)  # the client assigns them without the pause
+
+    def _pause_full_partitions(self) -> None:
+        """Read no partition of which dead letters are not sent, and all others."""
+        self._copies.send_waiting()
+        waiting = self._copies.waiting_partitions
+        if pause := waiting - self._paused:
+            self.consumer.pause(pause)
+        if resume := self._paused - waiting:
+            self.consumer.resume(resume)
+        self._paused = waiting
 
     def _record_polled(self) -> None:
         with self.engine.begin() as connection:

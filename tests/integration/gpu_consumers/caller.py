@@ -32,7 +32,8 @@ PARTITION = 3
 class Caller:
     """Publishes heartbeats from its construction on."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, caller_id: str = CALLER_ID) -> None:
+        self._caller_id = caller_id
         self._producer = RecordProducer(kafka, client_id="caller", linger_ms=0)
         self._tail = TopicTailReader(kafka, REPLIES, client_id="caller")
         self._is_stopped = threading.Event()
@@ -43,7 +44,7 @@ class Caller:
     def publish(
         self, *, aborted: list[UUID] | None = None, permitted: list[UUID] | None = None
     ) -> None:
-        news = CallerHeartbeat(CALLER_ID, time.time(), aborted or [], permitted or [])
+        news = CallerHeartbeat(self._caller_id, time.time(), aborted or [], permitted or [])
         self._producer.send(
             CALLERS.name, encode(news), partition=0, headers=kind_headers(CallerHeartbeat)
         )
@@ -63,7 +64,7 @@ class Caller:
             assert time.monotonic() < deadline, self.received
             for record in self._tail.poll(0.1):
                 assert record.partition == PARTITION
-                assert dict(record.headers)["caller"] == CALLER_ID.encode()
+                assert dict(record.headers)["caller"] == self._caller_id.encode()
                 self.received.append(decode(Replies, record.value, record.headers))
 
     def pieces(self, number: int) -> list[bytes]:

@@ -95,7 +95,7 @@ def test_rows_of_an_unavailable_partition_wait_and_others_go_on(
     execute(site.engine, sa.update(outbox).where(outbox.c.id > 6).values(partition=dead + 1))
     relay.run_once()
     assert site.pending() == 3
-    assert len(log.records) == 6  # that of the last row of the partition is not sent yet
+    assert len(log.records) == 5  # one of the partition, and none that could overtake it
 
     other = SentRecords(acknowledges=True)
     OutboxRelay(engine, cast(RecordProducer, other), SystemClock()).run_once()

@@ -27,7 +27,6 @@ from tests.integration.batcher import harness
 from tests.integration.batcher.harness import Bench, Replica
 from tests.integration.gpu_consumers.threaded_replica import (
     BATCHES,
-    POOL,
     ThreadedReplica,
     batch,
     items,
@@ -36,8 +35,8 @@ from tests.integration.gpu_consumers.threaded_replica import (
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.rows import add_running_job, input_line
 from tests.integration.partitions.conftest import DEAD
+from tests.integration.partitions.frozen_topics import create_topics, patient, until
 from tests.integration.partitions.log_records import read_partitions, wait_unavailable
-from tests.support import until as waiting
 from tests.support.two_brokers import TwoBrokers
 from topics.clients.consumer import GroupConsumer
 from topics.clients.producer import RecordProducer
@@ -47,34 +46,18 @@ from topics.records.catalogue import (
     EVENTS,
     REQUESTS_BULK,
     RESULTS,
-    SHARED_TOPICS,
     Topic,
     batches_topic,
-    pool_topics,
 )
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.partitioner import shuffle_shard
 from topics.records.records import Chunk, JobControl, JobEvent, Outcomes
 from topics.settings import KafkaSettings
 
+pytestmark = pytest.mark.timeout(240)
+
 BATCH_COUNT = 160
 HEALTHY = [number for number in range(8) if number != DEAD]
-
-until = partial(waiting.until, timeout_s=90.0)
-"""A client that asks the frozen broker first needs several seconds for one reading."""
-
-
-def create_topics(
-    brokers: TwoBrokers, kafka: KafkaSettings, topic: Topic, pool: str = POOL
-) -> None:
-    """Create all topics; one partition of `topic` is on the broker that a test freezes."""
-    topics = [*SHARED_TOPICS, *pool_topics(pool)]
-    brokers.create_topics(kafka, topics, {topic.name: {min(DEAD, topic.partition_count - 1)}})
-
-
-def patient(kafka: KafkaSettings) -> KafkaSettings:
-    """Return the settings of a sender that a test relies on."""
-    return kafka.model_copy(update={"delivery_timeout_s": 60.0})
 
 
 def outcomes(kafka: KafkaSettings, partitions: list[int]) -> Counter[tuple[int, int]]:
@@ -322,9 +305,11 @@ def test_a_batcher_reads_other_partitions_of_requests(
     dispatch_jobs(bench, replica, [*islice(healthy, 3), *of_dead[:2]])
     brokers.freeze()
     dispatch_jobs(bench, replica, frozen_numbers(kafka, healthy))
+    until(lambda: '"a partition cannot be read"' in batcher.log.read_text())
     assert batcher.process.poll() is None
 
     brokers.thaw()
+    until(lambda: '"a partition can be read again"' in batcher.log.read_text())
     until(lambda: bench.lag() == 0)
     dispatch_jobs(bench, replica, of_dead[2:4])
     assert set(replica.items().values()) == {1}

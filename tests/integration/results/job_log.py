@@ -65,7 +65,7 @@ class Running:
 
     def __init__(self, engine: sa.Engine, kafka: KafkaSettings, **settings: float) -> None:
         partitions = DayPartitions(engine)
-        self.producer = RecordProducer(kafka, client_id="writer")
+        self.producer = RecordProducer(kafka, client_id="writer", waits_for_partitions=True)
         self.writer = ResultsWriter(
             router=OutcomeRouter(
                 items=ItemWriter(engine, partitions),

@@ -18,6 +18,7 @@ from core.limits import RECORD_BYTES_MAX
 from core.outcomes import Outcome
 from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import buffered, capacity, job_ref
+from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.records.chunks import send_chunk
 from topics.records.codec import ItemRange, chunk_headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
@@ -159,7 +160,7 @@ def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: li
         "requests.bulk", 3, 17, b"key", list(headers.items()), b"x" * 2_000_000, 0
     )
     log = SentRecords()
-    assert send_unreadable(log, record, lambda _: None) == len(topics)
+    assert send_unreadable(log, DeadLetterSender(log), record, lambda _: None) == len(topics)
     assert [sent.topic for sent in log.records] == topics
     letter = decode(DeadLetter, log.records[0].value, log.records[0].headers)
     assert (letter.topic, letter.partition, letter.offset) == ("requests.bulk", 3, 17)
@@ -172,7 +173,7 @@ def test_other_headers_are_not_required_to_fail_items(name: str, value: bytes | 
     headers = cast(dict[str, bytes], dict(chunk_headers(chunk, "bulk")) | {name: value})
     record = ReceivedRecord("requests.bulk", 3, 17, b"key", list(headers.items()), b"x", 0)
     log = SentRecords()
-    assert send_unreadable(log, record, lambda _: None) == 2
+    assert send_unreadable(log, DeadLetterSender(log), record, lambda _: None) == 2
     letter, failures = log.records
     decode(DeadLetter, letter.value, letter.headers)
     outcomes = decode(Outcomes, failures.value, failures.headers)

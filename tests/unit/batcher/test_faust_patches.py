@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -215,6 +215,24 @@ async def test_waiting_event_does_not_keep_its_value(tmp_path: Path) -> None:
     stream.acknowledge(event)
     assert message.acked
     assert (message.tp, message.offset) == (place, 7)
+
+
+async def test_a_paused_partition_is_fetched_again_once_its_buffer_is_empty(
+    tmp_path: Path,
+) -> None:
+    app = build_app(KAFKA, BatcherSettings(job_class="bulk"), tmp_path)
+    stream = RequestStream(app, KAFKA, "bulk", cast(Any, SimpleNamespace()))
+    consumer = app.consumer
+    full, other = (TP("t.requests.bulk", number) for number in range(2))
+    consumer._set_active_tps({full, other})
+    stream.pause_only(frozenset({("requests.bulk", 0)}))
+    assert consumer._get_active_partitions() == {other}
+
+    consumer.on_buffer_full(full)
+    stream.pause_only(frozenset())
+    assert consumer._get_active_partitions() == {other}
+    consumer.on_buffer_drop(full)
+    assert consumer._get_active_partitions() == {full, other}
 
 
 def test_credentials_follow_the_kafka_settings() -> None:

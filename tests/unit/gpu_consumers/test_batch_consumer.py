@@ -13,6 +13,7 @@ from gpu_consumers.inflight.batch_run import DeliveredBatch
 from tests.support.recording_sender import SentRecords
 from tests.unit.gpu_consumers.replicas import call_chunk
 from topics.clients.consumer import GroupConsumer
+from topics.clients.dead_letter_sender import COPIES_BYTES_MAX
 from topics.clients.offset_tracker import Partition
 from topics.errors import DeliveryError, KafkaUnavailableError
 from topics.records.codec import decode, encode, kind_headers
@@ -199,6 +200,28 @@ def test_an_unreadable_batch_becomes_a_dead_letter_and_starts_a_new_epoch() -> N
     letter = decode(DeadLetter, sent.value, sent.headers)
     assert (letter.partition, letter.code, letter.value) == (0, "record_unreadable", b"\xc1")
     assert group.committed == {PARTITION: 2}
+
+
+def test_too_many_bytes_of_dead_letters_pause_their_partition_until_they_are_sent() -> None:
+    letters = SentRecords(acknowledges=True, unavailable={("dead_letters", 0)})
+    paused: list[bool] = []
+
+    def observe(group: Group) -> list[ReceivedRecord]:
+        paused.append(PARTITION in group.paused)
+        return []
+
+    def restore(group: Group) -> list[ReceivedRecord]:
+        letters.restore()
+        return []
+
+    torn = b"\xc1" * COPIES_BYTES_MAX
+    steps = [assigned(record(0, torn), record(1, torn), record(2)), observe, restore, observe]
+    group = Group([*steps, observe])
+    delivered, _ = run(group, letters)
+    assert delivered == [2]
+    assert paused == [True, False, False]
+    assert len(letters.records) == 2
+    assert group.committed == {PARTITION: 3}
 
 
 def test_a_lost_dead_letter_ends_the_process() -> None:

@@ -22,6 +22,7 @@ from tests.support.clock import ManualClock
 from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import job_ref
 from topics.clients.consumer import GroupConsumer
+from topics.clients.dead_letter_sender import COPIES_BYTES_MAX
 from topics.clients.offset_tracker import Partition
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
@@ -185,6 +186,28 @@ def test_an_unacknowledged_dead_letter_holds_the_offset_of_its_record_alone() ->
     assert consumer.offered[:3] == [{("results", 1): 8, ("results", 2): 5}] * 3
     assert consumer.offered[3:] == [{("results", 1): 10}]
     assert [record.topic for record in log.records] == ["dead_letters"]  # sent once
+
+
+def test_too_many_bytes_of_dead_letters_pause_their_partition_until_they_are_sent() -> None:
+    log = SentRecords(acknowledges=True, unavailable={("dead_letters", 0)})
+    torn = [
+        dataclasses.replace(outcomes_record(offset), value=b"x" * COPIES_BYTES_MAX)
+        for offset in (7, 8)
+    ]
+    consumer = FakeConsumer(*torn, polls=6)
+    paused: list[bool] = []
+
+    def on_poll() -> None:
+        paused.append(consumer.is_paused)
+        if len(paused) == 3:
+            consumer.add(outcomes_record(9))
+            log.restore()
+
+    consumer.on_poll = on_poll
+    run_with(new_writer(log=log, poll_records_max=2), consumer)
+    assert paused == [False, True, True, False, False, False]
+    assert len(log.records) == 2
+    assert consumer.offered[-1] == {("results", 1): 10}
 
 
 def test_close_that_waits_for_copies_blocks_no_other_job() -> None:

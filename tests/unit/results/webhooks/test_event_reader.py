@@ -1,6 +1,6 @@
 """Goal: no offset passes an unreadable event whose copy may be lost, and nothing else waits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from results.webhooks.events.event_reader import JobEventReader
 from tests.support.recording_sender import SentRecords
 from topics.clients.consumer import GroupConsumer
+from topics.clients.dead_letter_sender import COPIES_BYTES_MAX
 from topics.clients.offset_tracker import Partition
 from topics.records.received_record import ReceivedRecord
 
@@ -30,10 +31,20 @@ class FakeConsumer:
         self.offsets: list[int] = []
         self.committed: list[dict[Partition, int]] = []
         self.accepts = True
+        self.paused: set[Partition] = set()
+        self.value = b"x"
 
     def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
+        if FIRST in self.paused:
+            return []
         offsets, self.offsets = self.offsets[:count_max], self.offsets[count_max:]
-        return [ReceivedRecord(*FIRST, offset, b"k", [], b"x", 0) for offset in offsets]
+        return [ReceivedRecord(*FIRST, offset, b"k", [], self.value, 0) for offset in offsets]
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        self.paused -= set(partitions)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         self.committed.append(dict(next_offsets))
@@ -82,3 +93,36 @@ def test_offsets_of_revoked_partitions_are_not_committed() -> None:
     log.restore()
     reader.run_once()
     assert consumer.committed == [{FIRST: 3}]
+
+
+def test_a_partition_with_too_many_bytes_of_dead_letters_is_paused_until_they_are_sent() -> None:
+    log = SentRecords(acknowledges=True, unavailable={DEAD_LETTERS})
+    reader, consumer = new_reader(log)
+    consumer.value = b"x" * COPIES_BYTES_MAX
+    consumer.offsets = [3, 4]
+    reader.run_once()
+    consumer.offsets = [5]
+    reader.run_once()
+    assert (consumer.paused, len(log.records)) == ({FIRST}, 1)
+
+    log.restore()
+    for _ in range(3):
+        reader.run_once()
+    assert (consumer.paused, len(log.records)) == (set(), 3)
+    assert consumer.committed[-1] == {FIRST: 6}
+
+
+def test_a_partition_that_returns_is_not_taken_for_paused() -> None:
+    log = SentRecords(acknowledges=True, unavailable={DEAD_LETTERS})
+    reader, consumer = new_reader(log)
+    consumer.value = b"x" * COPIES_BYTES_MAX
+    consumer.offsets = [3, 4]
+    for _ in range(2):
+        reader.run_once()
+    assert consumer.paused == {FIRST}
+    reader.on_revoke([FIRST])
+    consumer.paused.clear()  # as the real member does
+    consumer.offsets = [3, 4]
+    for _ in range(2):
+        reader.run_once()
+    assert consumer.paused == {FIRST}
