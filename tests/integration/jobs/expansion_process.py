@@ -10,6 +10,7 @@ from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.job_backoff import JobBackoff
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import execute
 from topics.clients.producer import RecordProducer
@@ -45,7 +46,8 @@ class ExpansionProcess:
         clock = SystemClock()
         self.cache = LoadCache(engine, ResultPartitions())
         self.jobs = LeasedJobs(engine, self.leases, clock)
-        self.expander = Expander(engine, objects, producer, self.jobs, clock)
+        longest = JobBackoff(fraction=lambda: 1.0)
+        self.expander = Expander(engine, objects, producer, self.jobs, clock, backoff=longest)
 
     def loads(self) -> list[JobLoad]:
         """Return all loads as counted from rows; those of the cache are the same."""
