@@ -16,6 +16,7 @@ from results.retention import expired_data
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_old_bills, drop_unneeded_days
 from results.retention.deletion import BatchTombstones
+from results.retention.expired_data import OldRequest
 from results.retention.object_removal import KeyDestruction
 from results.retention.sweep_lease import SweepLease
 from results.retention.tenant_erasure import TenantErasure
@@ -119,7 +120,7 @@ class RetentionSweep:
             if len(cleared) < len(old):
                 return  # the store is unavailable
 
-    def _clear_answers(self, old: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
+    def _clear_answers(self, old: Sequence[OldRequest]) -> list[OldRequest]:
         """Delete the objects of answers; return the requests without one.
 
         After a failure of the store no further object is tried in this run.

@@ -29,6 +29,9 @@ def assert_equal_loads(cached: OpenLoads, counted: list[JobLoad]) -> None:
     } == {load.job_id: load for load in expected}
     assert cached.sums == LoadSums.of(cached.by_id.values())
     assert cached.outstanding == sum(load.outstanding for load in counted)
+    with_outstanding = {load.job_id for load in counted if load.outstanding}
+    assert {i for by_id in cached.outstanding_by_pool.values() for i in by_id} == with_outstanding
+    assert cached.copies_left == {load.job_id for load in counted if load.has_only_copies_left}
 
 
 class ExpansionProcess:

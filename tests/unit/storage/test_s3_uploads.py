@@ -115,7 +115,12 @@ def test_the_parts_of_a_large_object_grow(
 
 def test_a_throttled_part_is_sent_again_with_backoff_and_the_upload_goes_on() -> None:
     pauses: list[float] = []
-    scripted = Scripted(UploadPatience(7, lambda s: bool(pauses.append(s)), lambda: 1.0))
+
+    def pause(pause_s: float) -> bool:
+        pauses.append(pause_s)
+        return False
+
+    scripted = Scripted(UploadPatience(7, pause, lambda: 1.0))
     scripted.stub.add_response("create_multipart_upload", {"UploadId": "id"})
     for _ in range(6):
         scripted.refuse("upload_part", "SlowDown", 503)
