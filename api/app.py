@@ -88,6 +88,7 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
         settings=settings,
         database=database,
         objects=objects,
+        object_threads=ObjectThreadPool(settings.object_threads),
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
         operator_keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
         failed_attempts=FailedAttempts(settings.failed_authentications_per_minute, clock),
@@ -134,8 +135,7 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    threads = ObjectThreadPool(services.settings.object_threads)
-    asyncio.get_running_loop().set_default_executor(threads)
+    asyncio.get_running_loop().set_default_executor(services.object_threads)
     every_s = max(services.settings.key_cache_s / ROUNDS_PER_TTL, _REFRESH_S_MIN)
     database = services.database
     background = (

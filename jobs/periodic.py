@@ -66,15 +66,18 @@ def start_periodic_tasks(
     emitter = ReEmitter(engine, deps.objects, stall_producer, deps.leases)
     stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s), deps.loads)
 
-    def recover_stalls() -> None:
-        stalls.run_once(deps.capacities, clock)
-        republish_copies(engine, stall_limit_s=settings.stall_limit_s)
+    def republish() -> None:
+        with deps.loads.current() as loads:
+            job_ids = list(loads.copies_left)
+        republish_copies(engine, job_ids, stall_limit_s=settings.stall_limit_s)
 
     results = deps.loads.results
     threads.start_periodic(CHECK_INTERVAL_S, "results", partial(results.update, deps.admin))
     threads.start_periodic(RECONCILE_INTERVAL_S, "reconciliation", deps.loads.reconcile)
     stall_interval_s = settings.stall_limit_s / _STALL_CHECKS_PER_LIMIT
-    threads.start_periodic(stall_interval_s, "repairs", recover_stalls)
+    recover_stalls = partial(stalls.run_once, deps.capacities, clock)
+    threads.start_periodic(stall_interval_s, "repairs", recover_stalls)  # may wait for the store
+    threads.start_periodic(stall_interval_s, "copies", republish)
     rules = RetryBudgetRules(
         share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min
     )

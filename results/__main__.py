@@ -35,6 +35,7 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.writer import GROUP, OutcomeRouter, ResultsWriter
 from storage.objects.open_store import object_store_from_env
+from storage.objects.s3_patience import BACKGROUND_PAUSES, UploadPatience
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
@@ -116,12 +117,13 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
 
 def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     """Run the finaliser until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
+    patience = UploadPatience(BACKGROUND_PAUSES, stop.wait)
     settings, database, retention, store = read_all(
         env,
         FinaliserSettings.from_env,
         DatabaseSettings.from_env,
         RetentionSettings.from_env,
-        object_store_from_env,
+        partial(object_store_from_env, patience=patience),
     )
     # Claims, heartbeats, file removal, orphan sweep, retention, requests.
     check_pool_size(database, settings.jobs_max + 6)

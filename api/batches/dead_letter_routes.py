@@ -73,6 +73,7 @@ async def show(letter_id: str, request: TenantRequestDep) -> Response:
     view = await request.run(find_dead_letter, parse_dead_letter_id(letter_id))
     body = view.row.body
     if view.row.zero_retention:
+        request.services.object_threads.require_capacity()
         body = await asyncio.to_thread(readable_body, request.services.objects, view.row)
     return json_response(dead_letter_detail_object(view, body))
 
@@ -99,6 +100,7 @@ async def _create_redrive(
 
     Checks that need no file come before it is written.
     """
+    request.services.object_threads.require_capacity()
     objects, settings = request.services.objects, request.services.settings
     tenant_id, file_id = request.tenant_id, new_uuid()
     new = new_redrive_job(

@@ -93,6 +93,7 @@ async def _response(row: sa.Row[Any], services: Services) -> dict[str, object] |
         return None
     body: bytes | None = row.body
     if row.body_key is not None:
+        services.object_threads.require_capacity()
         try:
             body = await asyncio.to_thread(read_object, services.objects, row.body_key)
         except ObjectNotFoundError:

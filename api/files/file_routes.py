@@ -23,13 +23,12 @@ from api.idempotent_requests import IdempotentRequestDep, saved_response
 from api.resources import file_object, page_object
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
-from api.runtime.object_threads import BlockingCalls
+from api.runtime.object_threads import BlockingCalls, delete_object
 from core.ids import FILE, parse_public_id, public_id
 from jobs.errors import UploadedFileNotFoundError
 from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
 from jobs.store.keyset_pages import PageCursor
 from jobs.store.removable_objects import find_removable_file, mark_removed
-from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectBlocks
 from tenancy.audit_log import Action
 
@@ -43,9 +42,11 @@ class RangeUnsatisfiableError(Exception):
 async def file_content(request: Request, row: sa.Row[Any], services: Services) -> Response:
     """Return the content of the file `row`, or the range that `request` asks for.
 
-    Raises ApiError (416), and the errors of the object store.
+    Raises ApiError (416), and the errors of the object store; ObjectStoreUnavailableError also
+    while many calls wait for it.
     """
     byte_range = _requested_range(request, row)
+    services.object_threads.require_capacity()
     blocks = await asyncio.to_thread(
         services.objects.read,
         row.object_key,
@@ -159,7 +160,7 @@ async def upload(request: IdempotentRequestDep) -> Response:
     try:
         await KeyRevalidator(request.http, services).check_now()  # the upload may have taken hours
     except (ApiError, DatabaseUnavailableError):
-        await asyncio.to_thread(services.objects.delete, file.object_key)
+        await delete_object(services.objects, file.object_key)
         raise
     quota = storage_quota(services.settings)
 
@@ -232,9 +233,9 @@ async def _remove_object(request: TenantRequest, file_id: UUID) -> None:
     The file no longer exists for its owner, so a failure here does not fail the request.
     """
     services, tenant_id = request.services, request.tenant_id
-    with suppress(DatabaseUnavailableError, ObjectStoreUnavailableError):
+    with suppress(DatabaseUnavailableError):
         for removal in await services.database.run_for_tenant(
             tenant_id, find_removable_file, file_id
         ):
-            await asyncio.to_thread(services.objects.delete, removal.object_key)
-            await services.database.run_for_tenant(tenant_id, mark_removed, [removal.file_id])
+            if await delete_object(services.objects, removal.object_key):
+                await services.database.run_for_tenant(tenant_id, mark_removed, [removal.file_id])

@@ -1,6 +1,5 @@
 """Uploads: from the socket to the object store, a file of any size in constant memory."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,7 +18,7 @@ from api.http.request_bodies import (
     require_identity_encoding,
 )
 from api.idempotent_requests import IdempotentRequest
-from api.runtime.object_threads import BlockingCalls
+from api.runtime.object_threads import BlockingCalls, delete_object
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.ids import new_uuid
@@ -57,6 +56,7 @@ async def receive_upload(request: TenantRequest, *, skips_quota: bool = False) -
     """
     require_identity_encoding(request.http)
     services = request.services
+    services.object_threads.require_capacity()  # before the body is read
     with services.uploads.acquire(request.tenant_id):
         boundary = form_boundary(request.http.headers.get("content-type", ""))
         if boundary is None:
@@ -90,15 +90,15 @@ async def commit_upload(
 
     See `IdempotentRequest.execute_once`.
     """
-    delete = request.services.objects.delete
+    objects = request.services.objects
     try:
         answer, is_replay = await request.execute_once(work, sha256=sha256)
     except InvalidRequestError:
         # After any other error the row may be committed, and must not refer to a deleted object.
-        await asyncio.to_thread(delete, file.object_key)
+        await delete_object(objects, file.object_key)
         raise
     if is_replay:
-        await asyncio.to_thread(delete, file.object_key)
+        await delete_object(objects, file.object_key)
     return answer, is_replay
 
 

@@ -11,6 +11,7 @@ from api.auth.key_cache import KeyCache
 from api.online.memory_limits import ResponseMemoryLimit
 from api.runtime.database import Database
 from api.runtime.lost_commits import DatabaseCommitWatch
+from api.runtime.object_threads import ObjectThreadPool
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from core.errors import MillraceError
@@ -35,6 +36,7 @@ class Services:
     settings: ApiSettings
     database: Database
     objects: ObjectStore
+    object_threads: ObjectThreadPool  # the default executor of the event loop
     keys: KeyCache[Principal]
     operator_keys: KeyCache[OperatorPrincipal]
     failed_attempts: FailedAttempts

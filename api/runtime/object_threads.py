@@ -4,12 +4,13 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 from core.errors import MillraceError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
 
 P = ParamSpec("P")
@@ -26,6 +27,10 @@ Later it abandons them. The orphan sweep deletes the objects and uploads that th
 """
 
 
+class _Waiting:
+    """A call that has no thread yet."""
+
+
 class ObjectThreadPool(ThreadPoolExecutor):
     """The default executor of the event loop, with a shutdown that does not wait for ever.
 
@@ -35,6 +40,37 @@ class ObjectThreadPool(ThreadPoolExecutor):
     def __init__(self, count: int) -> None:
         """Up to `count` threads, started as they are needed."""
         super().__init__(count, thread_name_prefix="objects")
+        self._waiting_max = count
+        self._waiting: set[_Waiting] = set()
+        self._lock = threading.Lock()
+
+    def require_capacity(self) -> None:
+        """Raise ObjectStoreUnavailableError while more calls wait than there are threads.
+
+        Requests call it before their first call. A store that throttles keeps each thread for
+        seconds: requests that queued for it would fill the limit of requests in flight, and those
+        that need no store would be refused.
+        """
+        if len(self._waiting) > self._waiting_max:
+            raise ObjectStoreUnavailableError
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """See `ThreadPoolExecutor`."""
+        waiting = _Waiting()
+
+        def run() -> Any:
+            self._forget(waiting)
+            return fn(*args, **kwargs)
+
+        with self._lock:
+            self._waiting.add(waiting)
+        future = super().submit(run)
+        future.add_done_callback(lambda _: self._forget(waiting))  # it may have been cancelled
+        return future
+
+    def _forget(self, waiting: "_Waiting") -> None:
+        with self._lock:
+            self._waiting.discard(waiting)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `ThreadPoolExecutor`; waits for at most _SHUTDOWN_S."""
@@ -88,11 +124,16 @@ async def run_in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.k
         pending.clear()
 
 
-async def delete_object(objects: ObjectStore, key: str) -> None:
-    """Delete an object, within a time limit. The orphan sweep deletes it otherwise."""
+async def delete_object(objects: ObjectStore, key: str) -> bool:
+    """Delete an object, within a time limit; return whether it is deleted.
+
+    A sweep deletes it otherwise. A client that needs no more than that does not wait for the store.
+    """
     with suppress(MillraceError, TimeoutError):
         async with asyncio.timeout(_DELETE_S_MAX):
             await run_in_store_thread(objects.delete, key)
+            return True
+    return False
 
 
 class ObjectDeletions:
@@ -100,7 +141,7 @@ class ObjectDeletions:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
 
     def start(self, key: str) -> None:
         """Start to delete an object. Beyond DELETIONS_MAX it is left to the orphan sweep."""

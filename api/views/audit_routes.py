@@ -1,9 +1,9 @@
 """The route of audits: recomputes the totals of a batch, and lists the differences."""
 
-import asyncio
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
@@ -148,16 +148,17 @@ async def _compare_with_log(
         return tally_log(kafka, job, rows, written_to=written_to, stop_at_s=stop_at_s)
 
     try:
-        written_to = await asyncio.to_thread(committed_offset, views.kafka, source.job_id)
+        written_to = await views.run_log_call(partial(committed_offset, views.kafka, source.job_id))
         rows = await _row_facts(views.services, source)
-        read = await asyncio.to_thread(read_log, views.kafka)
+        read = await views.run_log_call(partial(read_log, views.kafka))
     except (KafkaUnavailableError, SchemaTooNewError) as error:
         message = "The log does not answer."
         if isinstance(error, SchemaTooNewError):  # another API process may run that release
             message = "The log holds records of a newer release."
         raise unavailable(message, retry_after_s=5, code="service_unavailable") from None
     is_settled = source.job.settled_at is not None
-    return await asyncio.to_thread(_LogComparison, read, rows, tally, is_settled=is_settled)
+    compare = partial(_LogComparison, read, rows, tally, is_settled=is_settled)
+    return await views.run_log_call(compare)
 
 
 async def _row_facts(services: Services, source: ResultSource) -> RowFingerprints:

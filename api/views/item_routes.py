@@ -23,6 +23,7 @@ from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, Tim
 from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import sequence_of
+from storage.objects.errors import ObjectStoreUnavailableError
 
 router = APIRouter()
 
@@ -130,6 +131,7 @@ async def _search(views: ViewServices, source: ResultSource, custom_id: str) -> 
     """Return the index of the item. Raises ApiError (404, 503)."""
     index: int | None = None
     if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
+        views.services.object_threads.require_capacity()
         with views.searches.acquire(source.tenant_id):
             try:
                 index = await asyncio.to_thread(find_index, _timed_reads(views), source, custom_id)
@@ -152,13 +154,16 @@ def _search_timeout() -> ApiError:
 
 
 async def _read_custom_id(views: ViewServices, source: ResultSource, index: int) -> str | None:
-    """Return the `custom_id` of an item without a row; None also when that takes too long."""
+    """Return the `custom_id` of an item without a row.
+
+    None also when that takes too long, or the object store is not available.
+    """
 
     def read() -> str | None:
         names = ItemCustomIds(_timed_reads(views), source)
         try:
             return names.at(index)
-        except SearchOverdueError:
+        except (SearchOverdueError, ObjectStoreUnavailableError):
             return None
         finally:
             names.close()

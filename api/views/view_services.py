@@ -2,8 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 from fastapi import Depends, Request
@@ -17,6 +20,8 @@ from results.views.result_sources import ResultSource
 from results.views.sequenced_lines import SequencedRow, read_sequence
 from topics.errors import KafkaUnavailableError
 from topics.settings import KafkaSettings
+
+T = TypeVar("T")
 
 PAGE_ROWS: Final = 200
 PAGE_BYTES: Final = 256 * 1024
@@ -90,6 +95,7 @@ _LOG_RETRY_S: Final = 10.0  # pause after the log did not answer
 _READ_S: Final = 2.0
 _POOLS_MAX: Final = 256
 _AUDITS_MAX: Final = 2
+_LOG_THREADS: Final = 6
 _SEARCHES_MAX: Final = 4
 
 
@@ -115,6 +121,13 @@ class ViewServices:
         default_factory=lambda: TenantSlots("searches", _SEARCHES_MAX, kind="searches of items")
     )
     _snapshots: dict[tuple[str, str], _Snapshot] = field(default_factory=dict)
+    _log_threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_LOG_THREADS, "log")
+    )
+
+    async def run_log_call(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns, in a thread that does not wait for the object store."""
+        return await asyncio.get_running_loop().run_in_executor(self._log_threads, call)
 
     async def dispatched_items(self, job: Any) -> dict[int, str]:
         """Return the items of a job that replicas have now; none while the log is unavailable."""
@@ -124,7 +137,9 @@ class ViewServices:
         now_s = time.monotonic()
         snapshot = self._snapshots.get(key)
         if snapshot is None or now_s - snapshot.requested_s > _DISPATCHED_S:
-            reading = asyncio.to_thread(dispatched_items, self.kafka, *key, timeout_s=_READ_S)
+            reading = self.run_log_call(
+                partial(dispatched_items, self.kafka, *key, timeout_s=_READ_S)
+            )
             snapshot = self._snapshots[key] = _Snapshot(now_s, asyncio.ensure_future(reading))
             if len(self._snapshots) > _POOLS_MAX:
                 del self._snapshots[next(iter(self._snapshots))]

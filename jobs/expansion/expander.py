@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -21,7 +22,9 @@ from jobs.expansion.emission import (
 )
 from jobs.expansion.job_loads import OpenJob
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
+from jobs.expansion.reader_slots import WAIT_S_MAX, ReaderSlots, wait_for_opening
 from jobs.expansion.windows import rotate
+from jobs.leasing.job_backoff import JobBackoff
 from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
@@ -33,6 +36,8 @@ from topics.records.records import Item, JobRef
 ROUND_ITEMS_MAX: Final = 10_000
 ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one round before it waits for acknowledgements; bounds memory and repeats."""
+
+_KEYS_MAX: Final = 10_000  # as many as jobs in expansion: an evicted key would be loaded again
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,9 @@ class Expander:
     """Emits items of leased jobs up to their allowances. Used by one thread.
 
     Each job waits for its own records. A job whose partition is unavailable emits nothing more, and
-    its cursor moves when the partition has returned; other jobs go on.
+    its cursor moves when the partition has returned; other jobs go on. A job whose file the object
+    store does not open waits, too: for `WAIT_S_MAX` in the round, then in its slot, and after a
+    failure without a lease.
     """
 
     engine: sa.Engine
@@ -62,12 +69,15 @@ class Expander:
     expected_output: Callable[[JobRef], float] = lambda _: OUTPUT_TOKENS_PRIOR
     """Returns the expected tokens of one sequence of a job."""
 
+    backoff: JobBackoff = field(default_factory=JobBackoff)
+    slots: ReaderSlots = field(default_factory=ReaderSlots)
     _keys: DataKeys = field(init=False)
+    _open_until_s: float = 0.0
     _unacknowledged: dict[UUID, _CursorMove] = field(default_factory=dict)  # by job
     _last_job_id: UUID | None = None
 
     def __post_init__(self) -> None:
-        self._keys = DataKeys(self.objects, self.clock)
+        self._keys = DataKeys(self.objects, self.clock, cached_max=_KEYS_MAX)
 
     def run_once(self, allowed: Mapping[UUID, int]) -> int:
         """Emit the `allowed` number of items of each job, within a round's limits; return how many.
@@ -75,6 +85,10 @@ class Expander:
         Raises DeliveryError and `DATABASE_UNAVAILABLE`; the cursors have not moved then.
         """
         self._move_acknowledged()
+        self._adopt_opened()
+        # While files are being opened for longer than a round, rounds do not wait for others.
+        wait_s = 0.0 if self.slots.busy_count else WAIT_S_MAX
+        self._open_until_s = self.clock.monotonic_s() + wait_s
         moves: list[_CursorMove] = []
         count, byte_count = 0, 0
         open_jobs = allowed.keys() & self.leased_jobs.by_id.keys() - self._unacknowledged.keys()
@@ -135,21 +149,19 @@ class Expander:
         ref = job.ref_at(index)
         sends = TrackedSends(self.producer)
         try:
-            if leased.reader is None:
-                start = job.files.reading_start(leased.cursor)
-                leased.reader = ItemReader(self.objects, ref, start)
+            reader = self._opened_reader(leased, ref)
+            if reader is None:
+                return None  # the store is slow
             leased.used_s = self.clock.monotonic_s()
             expected = self.expected_output(ref)
-            items = leased.reader.read_items(count_max, bytes_max, expected)
+            items = reader.read_items(count_max, bytes_max, expected)
             if not items:
                 raise InputChangedError(item_index=index)
-            after = leased.reader.cursor
+            after = reader.cursor
             originals = self._without_copies(job, items) if job.deduplicates else items
             send_items(sends, ref, originals, self._keys)
         except MillraceError as failure:
-            leased.close_reader()
-            record_job_failure(ref.job_id, failure, "a job cannot be expanded")
-            self.leased_jobs.suspend(leased)
+            self._suspend_failed(leased, failure)
             return None
         except BaseException:  # such as Postgres unavailable: the reader is ahead of the cursor
             leased.close_reader()
@@ -160,6 +172,57 @@ class Expander:
             copy_count = leased.cursor.copy_count + len(items) - len(originals)
             after = replace(after, copy_count=copy_count)
         return _CursorMove(leased, leased.cursor, after, job.ref.version, sends)
+
+    def _opened_reader(self, leased: LeasedJob, ref: JobRef) -> ItemReader | None:
+        """Return the reader of a job; None while it is being opened, or waits for a slot.
+
+        Raises what opening raised.
+        """
+        if leased.reader is not None:
+            if not ref.key_name or self._keys.cached(ref.key_name):
+                return leased.reader
+            leased.close_reader()  # the key is loaded as a file is opened: in a slot
+        if leased.opening is None:
+            start = leased.job.files.reading_start(leased.cursor)
+            leased.opening = self.slots.start(
+                partial(self._open_reader, ref, start),
+                has_failed=self.backoff.has_failed(ref.job_id),
+            )
+        left_s = self._open_until_s - self.clock.monotonic_s()
+        if leased.opening is None or not wait_for_opening(leased.opening, left_s):
+            return None
+        self._adopt(leased)
+        return leased.reader
+
+    def _open_reader(self, ref: JobRef, start: ExpansionCursor) -> ItemReader:
+        """Load the key of a job, if it has one, and open its file. Called in a slot's thread."""
+        if ref.key_name:
+            self._keys.load_or_create(ref.key_name)
+        return ItemReader(self.objects, ref, start)
+
+    def _adopt_opened(self) -> None:
+        """Adopt the readers that were opened since the last round. A failure suspends its job."""
+        for leased in list(self.leased_jobs.by_id.values()):
+            if leased.opening is not None and leased.opening.done():
+                try:
+                    self._adopt(leased)
+                except MillraceError as failure:
+                    self._suspend_failed(leased, failure)
+
+    def _adopt(self, leased: LeasedJob) -> None:
+        """Adopt an opened reader. Raises what opening raised."""
+        opening, leased.opening = leased.opening, None
+        if opening is not None:
+            leased.reader = opening.result()
+            leased.used_s = self.clock.monotonic_s()
+            self.backoff.reset(leased.lease.job_id)
+
+    def _suspend_failed(self, leased: LeasedJob, failure: MillraceError) -> None:
+        """Suspend a job after its own failure; raise any other (see `record_job_failure`)."""
+        job_id = leased.lease.job_id
+        leased.close_reader()
+        record_job_failure(job_id, failure, "a job cannot be expanded")
+        self.leased_jobs.suspend(leased, self.backoff.next_s(job_id))
 
     def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
         with self.engine.begin() as connection:

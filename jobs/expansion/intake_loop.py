@@ -60,10 +60,11 @@ class IntakeLoop:
         with self.loads.current() as loads:
             metrics.OUTSTANDING_ITEMS.set(loads.outstanding)
             allowed, started_count = self._plan(loads, started_s)
+        planned_s = self.clock.monotonic_s()  # the expander may wait for the object store
         emitted = self.expander.run_once(allowed)
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round without emission only reads loads: its duration sets how often to run it.
-        self._idle_round_s = 0.0 if emitted else self.clock.monotonic_s() - started_s
+        self._idle_round_s = 0.0 if emitted else planned_s - started_s
         was_useless = self._was_notified and not started_count
         self._wakeup_delay_s = wakeup_delay_s(self._idle_round_s) if was_useless else _ROUND_PAUSE_S
 

@@ -113,6 +113,7 @@ def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any
             _ITEM_BYTES,
             HAS_VOID_ITEMS.label("has_void_items"),
             sa.cast(sa.extract("epoch", jobs.c.created_at), sa.Double).label("created_s"),
+            (job_cursors.c.copy_count > 0).label("has_copies"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)
@@ -120,19 +121,30 @@ def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any
     )
 
 
+_REQUEST: Final = jobs.alias("request")
+_IS_OPEN_REQUEST: Final = sa.and_(
+    # Literals, so that Postgres recognises the partial index.
+    sa.literal_column("request.kind = 'request' AND request.state = 'in_progress'"),
+    _REQUEST.c.settled_at.is_(None),
+    _REQUEST.c.close_reason.is_(None),
+    _REQUEST.c.paused_at.is_(None),
+    _REQUEST.c.quarantined_until.is_(None),
+)
+
+
 def requests_query(pools: Collection[str], count_max: int) -> sa.Select[Any]:
-    """Return the query of `request_loads`: it reads only the ids of most requests."""
-    age_rank = sa.func.row_number().over(
-        partition_by=jobs.c.pool, order_by=(jobs.c.created_at, jobs.c.id)
+    """Return the query of `request_loads`: it reads `count_max` requests of each pool."""
+    names = sa.func.unnest(sa.literal(list(pools), sa.ARRAY(sa.Text)))
+    of_pool = sa.select(names.label("pool")).subquery("of_pool")
+    oldest = (
+        sa.select(_REQUEST.c.id)
+        .where(_IS_OPEN_REQUEST, _REQUEST.c.pool == of_pool.c.pool)
+        .order_by(_REQUEST.c.created_at, _REQUEST.c.id)
+        .limit(count_max)
+        .lateral("oldest")
     )
-    ranked = (
-        sa.select(jobs.c.id, age_rank.label("age_rank"))
-        .where(OPEN, jobs.c.kind == JobKind.REQUEST.value)
-        .where(jobs.c.pool == sa.any_(sa.literal(list(pools), sa.ARRAY(sa.Text))))
-        .subquery("ranked")
-    )
-    oldest = sa.select(ranked.c.id).where(ranked.c.age_rank <= count_max)
-    loads = loads_query(JobKind.REQUEST).where(OPEN, jobs.c.id.in_(oldest))
+    ids = sa.select(oldest.c.id).select_from(of_pool.join(oldest, sa.true()))
+    loads = loads_query(JobKind.REQUEST).where(jobs.c.id.in_(ids))
     return loads.order_by(jobs.c.created_at, jobs.c.id)
 
 
@@ -151,9 +163,9 @@ def request_counts(connection: sa.Connection, pools: Collection[str]) -> Counter
     if not pools:
         return Counter()
     query = (
-        sa.select(jobs.c.pool, sa.func.count().label("open"))
-        .where(OPEN, jobs.c.kind == JobKind.REQUEST.value, jobs.c.pool.in_(pools))
-        .group_by(jobs.c.pool)
+        sa.select(_REQUEST.c.pool, sa.func.count().label("open"))
+        .where(_IS_OPEN_REQUEST, _REQUEST.c.pool.in_(pools))
+        .group_by(_REQUEST.c.pool)
     )
     return Counter({row.pool: row.open for row in connection.execute(query)})
 

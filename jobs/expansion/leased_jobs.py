@@ -1,6 +1,7 @@
 """The jobs that this process expands: their leases, cursors and open readers."""
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -12,6 +13,7 @@ from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.emission import ItemReader
 from jobs.expansion.job_loads import EXPANSION_DUE, OpenJob, open_jobs
 from jobs.expansion.load_sums import JobLoad
+from jobs.expansion.reader_slots import abandon_opening
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
@@ -28,10 +30,14 @@ class LeasedJob:
     job: OpenJob
     cursor: ExpansionCursor
     reader: ItemReader | None = None
+    opening: Future[ItemReader] | None = None  # of the reader, in another thread
     used_s: float = 0.0
 
     def close_reader(self) -> None:
         """Close the reader; the next one starts at the cursor."""
+        if self.opening is not None:
+            abandon_opening(self.opening)
+            self.opening = None
         if self.reader is not None:
             self.reader.close()
             self.reader = None
@@ -108,13 +114,14 @@ class LeasedJobs:
         for leased in self.by_id.values():
             leased.close_reader()
 
-    def suspend(self, leased: LeasedJob) -> None:
+    def suspend(self, leased: LeasedJob, pause_s: float | None = None) -> None:
         """Stop expanding a job and suspend its lease: others may claim the job once it expires.
 
-        Until then the job has no share of the window of its tenant and pool.
+        It expires in `pause_s`, or when it would without a heartbeat. Until then the job has no
+        share of the window of its tenant and pool.
         """
         self._remove(leased)
-        self.leases.suspend_lease(leased.lease)
+        self.leases.suspend_lease(leased.lease, pause_s)
 
     def _claim(self, job_ids: Sequence[UUID]) -> None:
         if not job_ids:

@@ -85,6 +85,12 @@ class OpenLoads:
     """Without jobs of unavailable partitions."""
 
     outstanding: int = 0  # items of all jobs
+    outstanding_by_pool: dict[str, dict[UUID, JobLoad]] = field(default_factory=dict)
+    """The loads with outstanding items; windows bound their number."""
+
+    copies_left: set[UUID] = field(default_factory=set)
+    """The jobs that have only copies left."""
+
     leases: dict[UUID, bool] = field(default_factory=dict)
     """Leased jobs of every process, and whether the lease is suspended."""
 
@@ -107,7 +113,20 @@ class OpenLoads:
         if load is not None:
             self.by_id[job_id] = load
         self.outstanding += _outstanding(load) - _outstanding(before)
+        self._replace_outstanding(before, load)
+        if load is not None and load.has_only_copies_left:
+            self.copies_left.add(job_id)
+        else:
+            self.copies_left.discard(job_id)
         self.sums.replace(self._counted(before), self._counted(load))
+
+    def _replace_outstanding(self, before: JobLoad | None, after: JobLoad | None) -> None:
+        if before is not None and before.outstanding:
+            del self.outstanding_by_pool[before.pool][before.job_id]
+            if not self.outstanding_by_pool[before.pool]:
+                del self.outstanding_by_pool[before.pool]
+        if after is not None and after.outstanding:
+            self.outstanding_by_pool.setdefault(after.pool, {})[after.job_id] = after
 
     def apply(self, connection: sa.Connection) -> bool:
         """Read what changed since the snapshot; return False if the server is another one."""

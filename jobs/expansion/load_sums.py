@@ -32,6 +32,7 @@ class JobLoad(NamedTuple):
     item_bytes: int = 0  # mean size of the lines of its first file
     has_void_items: bool = False  # it was resumed, and `ResumeSweep` has not re-emitted them yet
     created_s: float = 0.0  # seconds since the epoch
+    has_copies: bool = False  # items below the cursor that take over the result of another
 
     @property
     def tenant_pool(self) -> TenantPool:
@@ -42,6 +43,11 @@ class JobLoad(NamedTuple):
     def age(self) -> Age:
         """The key by which jobs are ordered, the oldest first."""
         return self.created_s, self.job_id
+
+    @property
+    def has_only_copies_left(self) -> bool:
+        """Whether all its items are terminal except copies, which get their rows by a record."""
+        return self.has_copies and not self.outstanding and self.emitted >= self.total
 
     @property
     def logged_item_bytes(self) -> int:

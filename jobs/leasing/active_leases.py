@@ -126,11 +126,14 @@ class ActiveLeases:
         with contextlib.suppress(*DATABASE_UNAVAILABLE), self.engine.begin() as connection:
             leases.extend(connection, [lease], pause_s)
 
-    def suspend_lease(self, lease: Lease) -> None:
-        """Let a lease expire and mark it as without holder, unless Postgres is unavailable."""
+    def suspend_lease(self, lease: Lease, pause_s: float | None = None) -> None:
+        """Let a lease expire and mark it as without holder, unless Postgres is unavailable.
+
+        It expires in `pause_s` if that is given.
+        """
         self.let_expire(lease)
         with contextlib.suppress(*DATABASE_UNAVAILABLE), self.engine.begin() as connection:
-            leases.suspend(connection, lease)
+            leases.suspend(connection, lease, pause_s)
 
     def release_all(self) -> None:
         """Release every lease, so that other replicas need not wait for them to expire."""

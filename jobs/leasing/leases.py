@@ -130,12 +130,15 @@ def release(connection: sa.Connection, lease: Lease) -> None:
     connection.execute(sa.update(job_leases).where(_is(lease)).values(expires_at=_NOW))
 
 
-def suspend(connection: sa.Connection, lease: Lease) -> None:
+def suspend(connection: sa.Connection, lease: Lease, pause_s: float | None = None) -> None:
     """Mark the lease as without holder; no one may claim the job before the lease expires.
 
-    Harmless if the lease is lost.
+    It expires in `pause_s` if that is given. Harmless if the lease is lost.
     """
-    connection.execute(sa.update(job_leases).where(_is(lease)).values(holder=NO_HOLDER))
+    statement = sa.update(job_leases).where(_is(lease)).values(holder=NO_HOLDER)
+    if pause_s is not None:
+        statement = statement.values(expires_at=_NOW + seconds(pause_s))
+    connection.execute(statement)
 
 
 def lock_lease(connection: sa.Connection, lease: Lease) -> None:

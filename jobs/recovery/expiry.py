@@ -5,8 +5,10 @@ A job without a verdict on its file ends here, too, if the object store does not
 The database's clock decides. A job whose record was lost would otherwise stay open for ever.
 """
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Final
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -177,16 +179,21 @@ def closes_query(stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
     return _stalled_query(stall_limit_s, *is_closed)
 
 
-def republish_copies(engine: sa.Engine, *, stall_limit_s: float) -> None:
+def republish_copies(engine: sa.Engine, job_ids: Collection[UUID], *, stall_limit_s: float) -> None:
     """Republish the record by which copies take over results, for jobs whose record was lost.
 
-    Normally copies get their rows with the result of their original, or with the verdict on an
-    appended file. A repeated record changes nothing. Any number of processes may run it.
+    `job_ids` are those with only copies left, as `OpenLoads` knows them. Normally copies get their
+    rows with the result of their original, or with the verdict on an appended file. A repeated
+    record changes nothing. Any number of processes may run it.
     """
+    if not job_ids:
+        return
     counted, cursor = job_counters.c, job_cursors.c
     ended = counted.succeeded + counted.failed + counted.cancelled + counted.expired
     only_copies_are_left = (
         OPEN,
+        # One array parameter: a statement is limited to 65,535 parameters.
+        jobs.c.id == sa.any_(sa.literal(list(job_ids), sa.ARRAY(sa.Uuid))),
         jobs.c.deduplicate,
         cursor.item_index >= jobs.c.total_count,
         ended < jobs.c.total_count,

@@ -5,8 +5,9 @@ Items that ran in the meantime have their row and are skipped.
 """
 
 import logging
+import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -54,6 +55,9 @@ class ResumeSweep:
     clock: Clock
     loads: LoadCache
     window_items_max: int  # of a tenant and pool on the log
+    fraction: Callable[[], float] = random.random
+    """Returns a uniform random number from [0, 1), the share of the longest backoff."""
+
     _failed: dict[UUID, _FailedJob] = field(default_factory=dict)
 
     def run_once(self) -> None:
@@ -80,7 +84,8 @@ class ResumeSweep:
         except MillraceError as failure:
             record_job_failure(job_id, failure, "a job cannot be emitted")
             failures = self._failed[job_id].count + 1 if job_id in self._failed else 1
-            self._failed[job_id] = _FailedJob(failures, now_s + backoff_s(failures, 1.0, _BACKOFF))
+            wait_s = backoff_s(failures, self.fraction(), _BACKOFF)
+            self._failed[job_id] = _FailedJob(failures, now_s + wait_s)
             return
         if count:
             metrics.ITEMS_RESUMED.inc(count)

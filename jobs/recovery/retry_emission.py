@@ -34,6 +34,7 @@ from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import rotate
 from jobs.input.input_files import InputFile, read_item_lines
 from jobs.input.line_reader import read_lines_at
+from jobs.leasing.job_backoff import JobBackoff
 from jobs.recovery.retry_policy import RetryBudgetRules, share_budget
 from jobs.recovery.retry_queue import (
     DueJob,
@@ -71,7 +72,6 @@ _ROUND_S_MAX: Final = IDLE_S_MAX - 5.0
 """Postgres may have ended the transaction of a longer round, so that round neither sends nor writes
 anything more."""
 
-_BACKOFF_S: Final = 10.0  # for a job whose file cannot be read
 _CLEANUP_INTERVAL_S: Final = 5.0
 
 
@@ -86,6 +86,10 @@ class RetryEmitter:
     clock: Clock
     fraction: Callable[[], float] = random.random
     """Returns a uniform random number from [0, 1), which decides who gets remainders."""
+
+    backoff: JobBackoff = field(default_factory=JobBackoff)
+    """Of jobs whose file cannot be read."""
+
     _keys: DataKeys = field(init=False)
     _backoff_until_s: dict[UUID, float] = field(default_factory=dict)
     _cleanup_at_s: float = 0.0
@@ -145,7 +149,9 @@ class RetryEmitter:
         count = 0
         started_s = self.clock.monotonic_s()
         loaded = open_jobs(connection, [job_id for job_id, share in shares.items() if share])
-        for job_id in rotate(loaded, self._last_job.get(pool)):
+        # Jobs that failed last: each may wait for the store until the others' time is up.
+        ordered = sorted(rotate(loaded, self._last_job.get(pool)), key=self.backoff.has_failed)
+        for job_id in ordered:
             if self._has_elapsed(started_s, _SEND_S_MAX):
                 break
             job, self._last_job[pool] = loaded[job_id], job_id
@@ -197,9 +203,11 @@ class RetryEmitter:
                 unreadable += len(group) - len(found)
             if unreadable:  # last: readable items do not wait for unreadable ones
                 raise InputChangedError(items=unreadable)
+            self.backoff.reset(job.ref.job_id)
         except MillraceError as failure:
             record_job_failure(job.ref.job_id, failure, "retries wait")
-            self._backoff_until_s[job.ref.job_id] = self.clock.monotonic_s() + _BACKOFF_S
+            wait_s = self.backoff.next_s(job.ref.job_id)
+            self._backoff_until_s[job.ref.job_id] = self.clock.monotonic_s() + wait_s
         return sent
 
     def _clean_up(self) -> None:

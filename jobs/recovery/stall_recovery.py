@@ -123,11 +123,16 @@ class StallRecovery:
     loads: LoadCache
 
     def run_once(self, capacities: PoolCapacities, clock: Clock) -> None:
-        """Check open batches and the oldest single requests; re-emit the stalled ones."""
+        """Check open batches and the oldest single requests; re-emit the stalled ones.
+
+        Only jobs with outstanding items can stall, and only those of pools that were ever seen are
+        watched: nothing else of the open jobs is read.
+        """
         pools, joined_s = capacities.pools(), capacities.joined_s()
         now_s = clock.monotonic_s()
         with self.loads.current() as open_loads:
-            loads = list(open_loads.by_id.values())
+            by_pool = open_loads.outstanding_by_pool
+            loads = [load for pool in joined_s for load in by_pool.get(pool, {}).values()]
         with self.engine.begin() as connection:
             # Of every pool ever seen: a pool that comes and goes must not hide a lost request.
             requests = request_loads(connection, joined_s, REQUESTS_MAX)

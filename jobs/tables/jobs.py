@@ -135,6 +135,14 @@ jobs: Final = sa.Table(
         " AND close_reason IS NOT NULL",
     ),
     partial_index(
+        "ix_jobs_open_requests",
+        "pool",
+        "created_at",
+        "id",
+        where="kind = 'request' AND state = 'in_progress' AND settled_at IS NULL"
+        " AND close_reason IS NULL",
+    ),
+    partial_index(
         "ix_jobs_unvalidated",
         "created_at",
         where="kind = 'batch' AND state IN ('validating', 'cancelling') AND total_count IS NULL",

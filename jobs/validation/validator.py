@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ from jobs.input.input_files import InputFile
 from jobs.input.line_checks import ErrorCode, LineError
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.job_backoff import JobBackoff
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import IntakeSettings
@@ -151,6 +152,7 @@ class LeasedValidation:
     settings: IntakeSettings
     stop: threading.Event  # ends reading; another process then starts the validation anew
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS
+    backoff: JobBackoff = field(default_factory=JobBackoff)
 
     def run(self, lease: Lease, work: Callable[[Lease], None], crash_event: str) -> None:
         """Run `work` for one job: any failure sets only that job aside.
@@ -173,10 +175,13 @@ class LeasedValidation:
             self.set_aside(lease, "internal")
 
     def set_aside(self, lease: Lease, code: str) -> None:
-        """Count and log a failed job; it is validated again once its lease expires."""
+        """Count and log a failed job; it is validated again once its lease expires.
+
+        The lease expires when its backoff ends; if Postgres is unavailable, after its TTL.
+        """
         metrics.JOB_FAILURES.inc()
         _LOG.error("a job was put aside", extra={"job": lease.job_id.hex, "code": code})
-        self.leases.let_expire(lease)
+        self.leases.back_off_lease(lease, self.backoff.next_s(lease.job_id))
 
     def validate(
         self,

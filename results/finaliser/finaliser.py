@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.job_backoff import JobBackoff
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.supervised_threads import SupervisedThreads
@@ -64,6 +65,9 @@ class Finaliser:
     settings: FinaliserSettings
     clock: Clock
     _unavailable_since: float | None = None  # monotonic
+    temporary: JobBackoff = field(default_factory=JobBackoff)
+    """Of failures that may pass, as when the store throttles."""
+
     _backoff: RetryBackoff = field(default_factory=RetryBackoff)
 
     def run(self, notifications: NotificationListener, stop: threading.Event) -> None:
@@ -74,9 +78,10 @@ class Finaliser:
         3. Wait for a thread, a notification or `look_interval_s`.
         4. On `stop`, wait `stop_grace_s` for running jobs and release the leases of the others.
 
-        A failed job keeps its lease until it expires, so it waits `lease_s` for its next attempt
-        and cannot starve others; a permanent failure doubles that wait each time. Raises one of
-        DATABASE_UNAVAILABLE when Postgres is unavailable for `database_wait_s`.
+        A failed job keeps its lease until it expires, so that it cannot starve others: for
+        `lease_s` after a permanent failure, which doubles each time, and after a failure of the
+        store for a random time, see `JobBackoff`. Raises one of DATABASE_UNAVAILABLE when Postgres
+        is unavailable for `database_wait_s`.
         """
         ended = threading.Event()  # the last job ended after `stop`, or a background task failed
         background = SupervisedThreads(
@@ -139,7 +144,7 @@ class Finaliser:
     def _finalise(self, lease: Lease) -> None:
         """Finalise one job; a failure concerns only this job."""
         started = time.perf_counter()
-        is_permanent = False
+        is_permanent = is_temporary = False
         facts = {"job": lease.job_id, "epoch": lease.epoch}
         try:
             state = finalise(
@@ -153,7 +158,8 @@ class Finaliser:
             LOG.warning("database away", extra=facts)
         except MillraceError as error:
             metrics.FINALISE_FAILURES.labels(error.code).inc()
-            is_permanent = error.disposition is not Disposition.RETRY
+            is_temporary = error.disposition is Disposition.RETRY
+            is_permanent = not is_temporary
             LOG.log(logging.ERROR if is_permanent else logging.WARNING, error.code, extra=facts)
         except Exception:  # a defect on one job must not end the others
             is_permanent = True
@@ -166,7 +172,9 @@ class Finaliser:
         finally:
             first_s = self.settings.lease_s
             wait_s = self._backoff.next_s(lease.job_id, first_s) if is_permanent else 0
-            if wait_s > first_s:
+            if is_temporary:
+                self.leases.back_off_lease(lease, self.temporary.next_s(lease.job_id))
+            elif wait_s > first_s:
                 self.leases.back_off_lease(lease, wait_s)
             else:
                 self.leases.let_expire(lease)

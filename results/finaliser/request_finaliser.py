@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -39,6 +40,7 @@ _CANDIDATE_ROUNDS: Final = 8
 """A round chooses from this many times its size, so that processes seldom choose the same."""
 
 _DELETE_THREADS: Final = 8  # a store answers in tens of milliseconds
+_FAILURES_MAX: Final = 8  # of a round: each costs a thread the seconds of its retries
 
 SETTLED: Final = is_settled(JobKind.REQUEST)
 """Requests whose item has its row."""
@@ -76,8 +78,10 @@ class RequestFinaliser:
             return False
         if len(found) > ROUND_MAX:
             found = self.choose(found, ROUND_MAX)
+        failed: list[UUID] = []  # requests whose input the store did not delete
+        delete = partial(self._delete_input, failed=failed)
         with ThreadPoolExecutor(min(_DELETE_THREADS, len(found)), "requests") as threads:
-            deleted = list(threads.map(self._delete_input, found))
+            deleted = list(threads.map(delete, found))
         cleared = [row.id for row, is_deleted in zip(found, deleted, strict=True) if is_deleted]
         with self.engine.begin() as connection:
             states = finalise_requests(connection, cleared)
@@ -85,13 +89,20 @@ class RequestFinaliser:
             metrics.JOBS_TERMINAL.labels(state).inc()
         return len(cleared) == ROUND_MAX and bool(states)
 
-    def _delete_input(self, row: sa.Row[Any]) -> bool:
-        """Delete the input; False when the store is unavailable and the job has to wait."""
+    def _delete_input(self, row: sa.Row[Any], *, failed: list[UUID]) -> bool:
+        """Delete the input; False when the store is unavailable and the job has to wait.
+
+        After `_FAILURES_MAX` failures of a round the others wait for the next round untried.
+        """
+        if len(failed) >= _FAILURES_MAX:
+            return False
         try:
             self.store.delete(row.input_key)
         except MillraceError as failure:
             LOG.warning("an input stays", extra={"job": row.id.hex, "code": failure.code})
-            return failure.disposition is not Disposition.RETRY
+            if failure.disposition is Disposition.RETRY:
+                failed.append(row.id)
+                return False
         return True
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.errors import MillraceError
+from core.errors import Disposition, MillraceError
 from core.object_names import answer_prefix
 from core.states import JobKind
 from jobs.store.days import job_day
@@ -66,20 +66,25 @@ class BatchDataRemoval:
     def run_once(self, rows_max: int) -> int:
         """Remove up to about `rows_max` rows, round robin over batches; return how many.
 
-        Raises one of DATABASE_UNAVAILABLE. An unavailable store is tried again in a later run.
+        Raises one of DATABASE_UNAVAILABLE. An unavailable store ends the run, so that other work of
+        its thread does not wait for the store with each batch.
         """
-        removed = 0
-        while removed < rows_max and not self.is_stopping():
+        removed, is_store_available = 0, True
+        while removed < rows_max and is_store_available and not self.is_stopping():
             with self.engine.connect() as connection:
                 row = connection.execute(due_query(1)).one_or_none()
             if row is None:
                 break
-            removed += self._remove_slice(row, min(SLICE_ROWS, rows_max - removed))
+            count, is_store_available = self._remove_slice(row, min(SLICE_ROWS, rows_max - removed))
+            removed += count
         return removed
 
-    def _remove_slice(self, row: sa.Row[Any], rows_max: int) -> int:
-        """Remove up to about `rows_max` rows of one batch, and after the last row its objects."""
-        removed = 0
+    def _remove_slice(self, row: sa.Row[Any], rows_max: int) -> tuple[int, bool]:
+        """Remove up to about `rows_max` rows of one batch, and after the last row its objects.
+
+        Returns how many rows, and whether the store is available.
+        """
+        removed, is_store_available = 0, True
         try:
             if row.zero_retention and row.id not in self._keyless:
                 destroy_job_key(self.store, row.id)  # remaining answers are unreadable from here on
@@ -93,10 +98,11 @@ class BatchDataRemoval:
         except MillraceError as failure:
             LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
             self._postpone(row.id, _PAUSE_S)
+            is_store_available = failure.disposition is not Disposition.RETRY
         except sa.exc.DBAPIError as failure:
             record_removal_failure(row.id, failure)
             self._postpone(row.id, _PAUSE_S)
-        return removed
+        return removed, is_store_available
 
     def _remove_rows(self, row: sa.Row[Any], rows_max: int) -> tuple[int, bool]:
         """Remove rows of one job; return how many, and whether none is left."""

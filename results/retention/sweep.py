@@ -4,7 +4,7 @@ Each run is bounded. One finaliser at a time holds the lease.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from results.retention import expired_data
 from results.retention.batch_removal import BatchDataRemoval, waiting_query
 from results.retention.day_removal import drop_old_bills, drop_unneeded_days
 from results.retention.deletion import BatchTombstones
+from results.retention.expired_data import OldRequest
 from results.retention.object_removal import KeyDestruction
 from results.retention.sweep_lease import SweepLease
 from results.retention.tenant_erasure import TenantErasure
@@ -111,13 +112,26 @@ class RetentionSweep:
                 old = expired_data.old_requests(connection, days=self.settings.request_days)
             if not old or self.is_stopping():
                 return
-            cleared = [one for one in old if one.body_key is None or self._delete(one.body_key)]
+            cleared = self._clear_answers(old)
             with self.engine.begin() as connection:
                 RETENTION_REMOVED.labels("request").inc(
                     expired_data.remove_requests(connection, cleared)
                 )
             if len(cleared) < len(old):
                 return  # the store is unavailable
+
+    def _clear_answers(self, old: Sequence[OldRequest]) -> list[OldRequest]:
+        """Delete the objects of answers; return the requests without one.
+
+        After a failure of the store no further object is tried in this run.
+        """
+        cleared, is_available = [], True
+        for one in old:
+            if one.body_key is not None:
+                is_available = is_available and self._delete(one.body_key)
+            if one.body_key is None or is_available:
+                cleared.append(one)
+        return cleared
 
     def _delete(self, key: str) -> bool:
         """Delete an object; False when the store is unavailable."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from core.clock import Clock
+from storage.objects import metrics
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectKeyError,
@@ -191,6 +192,7 @@ def translate_disk_errors() -> Iterator[None]:
         if error.errno in _FULL:
             raise ObjectStoreFullError from error
         if error.errno in _UNAVAILABLE:
+            metrics.UNAVAILABLE.inc()
             raise ObjectStoreUnavailableError from error
         if error.errno in _REFUSED:
             raise ObjectStoreRefusedError from error

@@ -8,6 +8,7 @@ from typing import Final
 from botocore import exceptions
 
 from core.errors import MillraceError
+from storage.objects import metrics
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -66,8 +67,12 @@ def translate_s3_errors(key: str) -> Iterator[None]:
     try:
         yield
     except exceptions.ClientError as error:
-        raise _translated(error, key) from error
+        translated = _translated(error, key)
+        if type(translated) is ObjectStoreUnavailableError:
+            metrics.UNAVAILABLE.inc()
+        raise translated from error
     except _UNAVAILABLE as error:
+        metrics.UNAVAILABLE.inc()
         raise ObjectStoreUnavailableError(key=key) from error
     except _REFUSED as error:
         raise ObjectStoreRefusedError(key=key) from error

@@ -9,6 +9,7 @@ from botocore.config import Config
 from core.clock import Clock
 from storage.objects.object_store import ObjectBlocks, ObjectInfo, checked_key, checked_prefix
 from storage.objects.s3_errors import S3RangeError, S3UploadNotFoundError, translate_s3_errors
+from storage.objects.s3_patience import NO_PATIENCE, UploadPatience
 from storage.objects.s3_uploads import S3Upload
 from storage.objects.settings import S3Settings
 
@@ -19,15 +20,24 @@ if TYPE_CHECKING:
 class S3ObjectStore:
     """An `ObjectStore` in a bucket."""
 
-    def __init__(self, settings: S3Settings, *, clock: Clock) -> None:
+    def __init__(
+        self, settings: S3Settings, *, clock: Clock, patience: UploadPatience = NO_PATIENCE
+    ) -> None:
         self._client = _client(settings)
         self._bucket = settings.bucket
         self._part_bytes = settings.part_bytes
         self._clock = clock
+        self._patience = patience
 
     def begin_upload(self, key: str) -> S3Upload:
         """See `ObjectStore`."""
-        return S3Upload(self._client, self._bucket, checked_key(key), part_bytes=self._part_bytes)
+        return S3Upload(
+            self._client,
+            self._bucket,
+            checked_key(key),
+            part_bytes=self._part_bytes,
+            patience=self._patience,
+        )
 
     def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         """See `ObjectStore`."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from storage.objects.errors import (
@@ -12,6 +13,7 @@ from storage.objects.errors import (
 )
 from storage.objects.object_store import Upload
 from storage.objects.s3_errors import S3ConflictError, S3UploadNotFoundError, translate_s3_errors
+from storage.objects.s3_patience import NO_PATIENCE, UploadPatience
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -30,12 +32,21 @@ _TOKEN: Final = "upload-token"  # metadata that identifies the upload of an obje
 class S3Upload(Upload):
     """An `Upload` that holds one part in memory. The parts of very large objects grow."""
 
-    def __init__(self, client: "S3Client", bucket: str, key: str, *, part_bytes: int) -> None:
+    def __init__(
+        self,
+        client: "S3Client",
+        bucket: str,
+        key: str,
+        *,
+        part_bytes: int,
+        patience: UploadPatience = NO_PATIENCE,
+    ) -> None:
         """`key` is validated. The first full part starts a multipart upload."""
         super().__init__(key)
         self._client = client
         self._bucket = bucket
         self._part_bytes = part_bytes
+        self._patience = patience
         self._token = secrets.token_hex(16)
         self._buffer = bytearray()
         self._upload_id: str | None = None
@@ -46,7 +57,7 @@ class S3Upload(Upload):
         while rest:
             # A full part is sent only when more data follows, so the last part is never empty.
             if len(self._buffer) == self._size_of_next_part:
-                self._send_part()
+                self._patience.run(self._send_part)
             taken = rest[: self._size_of_next_part - len(self._buffer)]
             self._buffer += taken
             rest = rest[len(taken) :]
@@ -59,10 +70,11 @@ class S3Upload(Upload):
     def _publish(self, *, if_absent: bool) -> None:
         try:
             if self._upload_id is None:
-                self._put(if_absent=if_absent)
+                self._patience.run(partial(self._put, if_absent=if_absent))
             else:
-                self._send_part()
-                self._finish_parts(self._upload_id, if_absent=if_absent)
+                self._patience.run(self._send_part)
+                finish = partial(self._finish_parts, self._upload_id, if_absent=if_absent)
+                self._patience.run(finish)
         except (ObjectExistsError, S3ConflictError, S3UploadNotFoundError) as refusal:
             # When a response is lost, the client's retry finds the object of its own first try.
             # So check the visible object's token before failing.

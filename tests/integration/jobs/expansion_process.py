@@ -13,6 +13,7 @@ from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing.active_leases import ActiveLeases
+from jobs.leasing.job_backoff import JobBackoff
 from jobs.tables.jobs import jobs
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import execute
@@ -36,6 +37,9 @@ def assert_equal_loads(cached: OpenLoads, connection: sa.Connection) -> list[Job
     assert cached.leases == find_leases(connection)
     assert cached.sums == LoadSums.of(cached.by_id.values())
     assert cached.outstanding == sum(load.outstanding for load in counted)
+    with_outstanding = {load.job_id for load in counted if load.outstanding}
+    assert {i for by_id in cached.outstanding_by_pool.values() for i in by_id} == with_outstanding
+    assert cached.copies_left == {load.job_id for load in counted if load.has_only_copies_left}
     return counted
 
 
@@ -54,7 +58,8 @@ class ExpansionProcess:
         clock = SystemClock()
         self.cache = LoadCache(engine, ResultPartitions())
         self.jobs = LeasedJobs(engine, self.leases, clock)
-        self.expander = Expander(engine, objects, producer, self.jobs, clock)
+        longest = JobBackoff(fraction=lambda: 1.0)
+        self.expander = Expander(engine, objects, producer, self.jobs, clock, backoff=longest)
 
     def loads(self) -> list[JobLoad]:
         """Return all loads as counted from rows; those of the cache are the same."""

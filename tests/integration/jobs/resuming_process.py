@@ -27,7 +27,12 @@ class Intake(ExpansionProcess):
         emitter = ReEmitter(engine, objects, producer, self.leases)
         self.resume_clock = ManualClock()
         self.resumes = ResumeSweep(
-            engine, emitter, self.resume_clock, self.cache, window_items_max=20_000
+            engine,
+            emitter,
+            self.resume_clock,
+            self.cache,
+            window_items_max=20_000,
+            fraction=lambda: 1.0,
         )
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)

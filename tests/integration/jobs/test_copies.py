@@ -12,6 +12,8 @@ from sqlalchemy.exc import OperationalError
 
 from core.errors import LeaseLostError
 from jobs.expansion.job_loads import OPEN
+from jobs.expansion.load_cache import LoadCache
+from jobs.expansion.result_partitions import ResultPartitions
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
@@ -206,7 +208,9 @@ def test_the_sweep_republishes_overdue_copies(intake: Intake) -> None:
             moment = sa.text(f"now() - interval '{seconds} s'")
             connection.execute(sa.update(job_counters).values(updated_at=moment, **counters))
             connection.execute(sa.update(jobs).values(created_at=moment))
-        republish_copies(intake.engine, stall_limit_s=60)
+        with LoadCache(intake.engine, ResultPartitions()).current() as loads:  # no guard marks it
+            job_ids = list(loads.copies_left)
+        republish_copies(intake.engine, job_ids, stall_limit_s=60)
         with intake.engine.begin() as connection:
             return outbox_records(connection, RESULTS, CopiesDue)
 

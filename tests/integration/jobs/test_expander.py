@@ -1,5 +1,6 @@
 """Goal: every item reaches the log in order, through crashes and lost leases."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 from uuid import UUID
@@ -14,7 +15,12 @@ from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.windows import allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
-from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
+from storage.objects.errors import (
+    ObjectNotFoundError,
+    ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
+)
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import (
@@ -27,6 +33,7 @@ from tests.integration.jobs.rows import (
 )
 from tests.integration.jobs.stores import Stores
 from tests.support.recording_sender import SentRecords
+from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.codec import decode
 from topics.records.partitioner import shuffle_shard
@@ -202,6 +209,50 @@ def test_only_an_unreadable_job_is_suspended(
     process.claim()  # not before its lease has expired
     assert process.jobs.ids == {good}
     assert process.leases.lease_of(bad) is None
+
+
+def test_a_throttled_job_keeps_a_slot_and_others_go_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, throttled = site.add_job(), site.add_job(input_key="in2")
+    gate, read = threading.Event(), site.objects.read
+    process = site.start_claiming()
+
+    def slow(key: str, **given: Any) -> ObjectBlocks:
+        if key == "in2":
+            assert gate.wait(30)
+            key = "in"
+        return read(key, **given)
+
+    monkeypatch.setattr(site.objects, "read", slow)
+    emitted = [process.expander.run_once({throttled: 10, good: 10}) for _ in range(3)]
+    assert emitted == [10, 10, 10]
+    assert (site.cursor(good), site.cursor(throttled)) == (30, 0)
+    assert process.expander.slots.busy_count == 1
+
+    gate.set()
+    until(lambda: process.expander.run_once({throttled: 10}) == 10)
+    assert site.cursor(throttled) == 10
+
+
+def test_a_throttled_job_backs_off_longer_each_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = site.add_job()
+    process = site.start()
+    fail_reads(monkeypatch, site.objects, "in", ObjectStoreUnavailableError)
+    waits = []
+    for _ in range(3):
+        process.claim()
+        process.expander.run_once({job_id: 10})
+        with site.engine.begin() as connection:
+            left = "SELECT extract(epoch FROM expires_at - now())::int FROM job_leases"
+            waits.append(connection.scalar(sa.text(left)))
+        process.die()
+    assert waits == pytest.approx([10, 20, 40], abs=3)
+    monkeypatch.undo()
+    process.claim()
+    assert process.expander.run_once({job_id: 10}) == 10
 
 
 def test_a_suspended_job_has_no_share_of_the_window(site: Site) -> None:

@@ -5,7 +5,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from benchmarks.data.open_jobs import fill_open_jobs
-from jobs.expansion.job_loads import leases_query
+from jobs.expansion.job_loads import leases_query, requests_query
 from jobs.expansion.load_cache import CHANGES, LoadCache, changes_since
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing.lease_queue import fair_order_query
@@ -40,6 +40,7 @@ def test_a_round_and_the_periodic_tasks_read_what_changed(engine: sa.Engine) -> 
         "expiry": expiry_due_query(100),
         "closes": closes_query(60.0),
         "unvalidated": unvalidated_query(20.0),
+        "requests": requests_query(["pool-dead", "pool-slow"], 1000),
     }
     with engine.begin() as connection:
         read = {name: plan(connection, query)[1] for name, query in queries.items()}

@@ -3,6 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.retries import RetryProcess
 
@@ -52,6 +53,33 @@ def test_distant_lines_end_a_round_like_jobs(
     retries.run()
     assert retries.indexes() == [10, 20, 30, 40]
     assert retries.waiting() == []
+
+
+def test_a_throttled_job_is_read_after_the_others_and_later_each_time(
+    retries: RetryProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [retries.add_job(input_key=f"bad-{number}") for number in range(2)]
+    for job_id in bad:
+        retries.schedule(job_id, 1)
+    read, keys = retries.objects.read, []
+
+    def throttled(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
+        keys.append(key)
+        if key.startswith("bad"):
+            retries.clock.now_s += 15  # the client's own retries
+            raise ObjectStoreUnavailableError
+        return read(key, offset=offset, length=length)
+
+    monkeypatch.setattr(retries.objects, "read", throttled)
+    retries.run()
+    assert sorted(keys) == ["bad-0", "bad-1"]
+    retries.schedule(retries.add_job(), 5)
+    retries.clock.now_s += 3600
+    keys.clear()
+    retries.run()
+    assert keys[0] == "in"
+    assert retries.indexes() == [5]
+    assert [index for index, _ in retries.waiting()] == [1, 1]
 
 
 def test_a_read_longer_than_the_transaction_is_not_a_database_outage(

@@ -204,6 +204,25 @@ def test_interrupted_removal_continues(
     assert keys(store) == set()
 
 
+def test_a_throttling_store_is_tried_for_one_batch_of_a_run(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        delete(engine, ended(engine, store))
+    tried: list[str] = []
+
+    def throttled(prefix: str) -> Iterator[ObjectInfo]:
+        tried.append(prefix)
+        raise ObjectStoreUnavailableError
+
+    removal = BatchDataRemoval(engine, store)
+    with monkeypatch.context() as throttling:
+        throttling.setattr(store, "list", throttled)
+        removal.run_once(ROWS_MAX)
+        removal.run_once(ROWS_MAX)
+    assert len(set(tried)) == len(tried) == 2  # another batch in each run
+
+
 def test_stop_between_objects_records_no_removal(
     engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,10 @@ from results.retention.batch_removal import BatchDataRemoval
 from results.retention.deletion import delete_ended_request
 from results.retention.object_removal import IdempotencyKeyRemoval
 from results.retention.orphan_sweep import OrphanSweep, orphan_lease
-from storage.objects.errors import ObjectNotFoundError
+from storage.objects.errors import (
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
+)
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
 from storage.postgres.items import items
@@ -248,6 +251,27 @@ def test_a_request_without_an_answer_is_not_deleted(
     with engine.begin() as connection:
         assert delete_ended_request(connection, tenant_id, job_id, key_id=KEY_ID) is None
     assert find(engine, tenant_id, job_id).state == "cancelled"
+
+
+def test_a_throttling_store_is_tried_for_a_few_requests_of_a_round(
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [add_request(engine, store) for _ in range(20)]
+    for _, job_id in requests:
+        write(engine, job_id, outcome(0))
+    tried: list[str] = []
+
+    def throttled(key: str) -> None:
+        tried.append(key)
+        raise ObjectStoreUnavailableError
+
+    with monkeypatch.context() as throttling:
+        throttling.setattr(store, "delete", throttled)
+        RequestFinaliser(engine, store).run_once()
+    assert 8 <= len(tried) < 16  # eight failures, and what other threads had begun
+    RequestFinaliser(engine, store).run_once()
+    states = {find(engine, tenant_id, job_id).state for tenant_id, job_id in requests}
+    assert states == {"completed"}
 
 
 def test_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjectStore) -> None:

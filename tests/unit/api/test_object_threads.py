@@ -18,6 +18,7 @@ from storage.objects.errors import (
     ObjectStoreUnavailableError,
 )
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
+from tests.support.until import until_true
 
 
 def test_a_hanging_thread_does_not_block_shutdown() -> None:
@@ -101,7 +102,7 @@ async def test_a_failed_deletion_is_ignored(failure: type[Exception]) -> None:
         def delete(self, _: str) -> None:
             raise failure
 
-    await delete_object(cast("ObjectStore", Store()), "key")
+    assert not await delete_object(cast("ObjectStore", Store()), "key")
 
 
 async def test_a_hanging_deletion_is_abandoned(
@@ -203,3 +204,29 @@ async def test_a_write_that_fails_after_a_cancel_is_not_raised_twice(
     await asyncio.sleep(0)
     # What is told twice is told by the loop: of a future whose failure nobody took.
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_requests_are_refused_while_more_calls_wait_than_there_are_threads(
+    hanging: threading.Event,
+) -> None:
+    threads = ObjectThreadPool(2)
+    asyncio.get_running_loop().set_default_executor(threads)
+    calls = [asyncio.create_task(run_in_store_thread(hanging.wait, 20)) for _ in range(4)]
+    await asyncio.sleep(0)
+    threads.require_capacity()  # two run, and two wait
+    late = asyncio.create_task(run_in_store_thread(hanging.wait, 20))
+    await asyncio.sleep(0)
+    with pytest.raises(ObjectStoreUnavailableError):
+        threads.require_capacity()
+    late.cancel()
+    await until_true(lambda: not is_refused(threads))
+    hanging.set()
+    assert await asyncio.gather(*calls) == [True] * 4
+
+
+def is_refused(threads: ObjectThreadPool) -> bool:
+    try:
+        threads.require_capacity()
+    except ObjectStoreUnavailableError:
+        return True
+    return False

@@ -20,22 +20,26 @@ from storage.objects.errors import (
 )
 from storage.objects.s3_errors import translate_s3_errors
 from storage.objects.s3_object_store import S3ObjectStore
+from storage.objects.s3_patience import NO_PATIENCE, UploadPatience
 from storage.objects.s3_uploads import S3Upload
 from storage.objects.settings import S3Settings
 
 PART_BYTES = 4
+PART = {"Bucket": "bucket", "Key": "key", "UploadId": "id", "Body": ANY}
 
 
 class Scripted:
     """An upload whose server answers as told, in order; any other request fails the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: UploadPatience = NO_PATIENCE) -> None:
         self.client = boto3.session.Session().client(
             "s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
         )
         self.stub = Stubber(self.client)
         self.stub.activate()
-        self.upload = S3Upload(self.client, "bucket", "key", part_bytes=PART_BYTES)
+        self.upload = S3Upload(
+            self.client, "bucket", "key", part_bytes=PART_BYTES, patience=patience
+        )
 
     def begin_parts(self) -> None:
         self.stub.add_response("create_multipart_upload", {"UploadId": "id"})
@@ -112,6 +116,45 @@ def test_the_parts_of_a_large_object_grow(
     scripted.stub.add_response("complete_multipart_upload", {})
     scripted.upload.write(data)
     assert scripted.upload.complete(if_absent=False).size_bytes == len(data)
+    scripted.stub.assert_no_pending_responses()
+
+
+def test_a_throttled_part_is_sent_again_with_backoff_and_the_upload_goes_on() -> None:
+    pauses: list[float] = []
+
+    def pause(pause_s: float) -> bool:
+        pauses.append(pause_s)
+        return False
+
+    scripted = Scripted(UploadPatience(7, pause, lambda: 1.0))
+    scripted.stub.add_response("create_multipart_upload", {"UploadId": "id"})
+    for _ in range(6):
+        scripted.refuse("upload_part", "SlowDown", 503)
+    scripted.stub.add_response("upload_part", {"ETag": "1"}, {"PartNumber": 1} | PART)
+    scripted.stub.add_response("upload_part", {"ETag": "2"}, {"PartNumber": 2} | PART)
+    scripted.refuse("complete_multipart_upload", "Throttling", 429)
+    scripted.stub.add_response("complete_multipart_upload", {})
+    scripted.upload.write(b"x" * (PART_BYTES + 1))
+    assert scripted.upload.complete(if_absent=True).size_bytes == PART_BYTES + 1
+    scripted.stub.assert_no_pending_responses()
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "is_stopping", "requests"),
+    [("SlowDown", 503, False, 3), ("SlowDown", 503, True, 1), ("NoSuchUpload", 404, False, 1)],
+    ids=["patience-ends", "stop", "upload-is-gone"],
+)
+def test_patience_with_a_part_ends(
+    code: str, status: int, is_stopping: bool, requests: int
+) -> None:
+    scripted = Scripted(UploadPatience(2, lambda _: is_stopping))
+    scripted.stub.add_response("create_multipart_upload", {"UploadId": "id"})
+    for _ in range(requests):
+        scripted.refuse("upload_part", code, status)
+    scripted.stub.add_response("abort_multipart_upload", {})
+    with pytest.raises(ObjectStoreUnavailableError), scripted.upload:
+        scripted.upload.write(b"x" * (PART_BYTES + 1))
     scripted.stub.assert_no_pending_responses()
 
 

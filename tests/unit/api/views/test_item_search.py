@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api.http.errors import ApiError
+from api.runtime.object_threads import ObjectThreadPool
 from api.runtime.tenant_slots import TenantSlots
 from api.views import item_routes
 from core.ids import new_uuid
@@ -17,9 +18,8 @@ async def test_a_search_timeout_advises_against_a_retry(monkeypatch: pytest.Monk
         raise SearchOverdueError
 
     monkeypatch.setattr(item_routes, "find_index", read)
-    views: Any = SimpleNamespace(
-        searches=TenantSlots("searches", 2), services=SimpleNamespace(objects=None)
-    )
+    services = SimpleNamespace(objects=None, object_threads=ObjectThreadPool(1))
+    views: Any = SimpleNamespace(searches=TenantSlots("searches", 2), services=services)
     source: Any = SimpleNamespace(tenant_id=new_uuid(), total_count=1)
     with pytest.raises(ApiError) as refused:
         await item_routes._search(views, source, "a")
