@@ -142,9 +142,6 @@ class SlottedEngine(ABC):
             self._slots.release_online()
 
     @abstractmethod
-    @abstractmethod
-    @abstractmethod
-    @abstractmethod
     async def _serve(
         self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
     ) -> EngineAnswer:

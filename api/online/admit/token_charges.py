@@ -28,6 +28,7 @@ class Charge:
         "charged",
         "endpoint",
         "estimate",
+        "expected_tokens",
         "is_settled",
         "model",
         "requested",
@@ -41,10 +42,16 @@ class Charge:
         estimate: TokenEstimate,
         requested: RequestedTokens,
         source: tuple[UUID, str, str],
+        *,
+        expected_tokens: int,
     ) -> None:
-        """`charged` tokens were taken from `buckets`; `source` is tenant, model and endpoint."""
+        """`charged` tokens were taken from `buckets`; `source` is tenant, model and endpoint.
+
+        `expected_tokens` are those of the prompt and the expected output.
+        """
         self.buckets, self.charged = buckets, charged
         self.estimate, self.requested = estimate, requested
+        self.expected_tokens = expected_tokens
         self.tenant_id, self.model, self.endpoint = source
         self.is_settled = False
 
@@ -76,9 +83,13 @@ class TokenCharges:
         `source` is its tenant, model and endpoint.
         """
         buckets = self._limits.of_tenant(source[0], now_s=now_s)
-        estimate = requested.estimate(self._outputs.expected(*source))
+        expected_output = self._outputs.expected(*source)
+        estimate = requested.estimate(expected_output)
         charged = buckets.admit(requested.reservation(estimate), now_s=now_s)
-        return Charge(buckets, charged, estimate, requested, source)
+        expected_tokens = requested.expected_total(expected_output)
+        return Charge(
+            buckets, charged, estimate, requested, source, expected_tokens=expected_tokens
+        )
 
     def settle(self, charge: Charge, end: ReplyEnd, *, now_s: float) -> None:
         """Charge the usage that the end of a call states, and learn from it.
