@@ -65,6 +65,7 @@ from gpu_consumers.engines.vllm.input_slices import (
     with_short_input,
 )
 from gpu_consumers.engines.vllm.schema_references import endless_reference_answer
+from gpu_consumers.engines.vllm.sequence_counts import counted_sequences, observe_sequences
 from gpu_consumers.engines.vllm.sequence_waves import join_responses, sequence_waves
 
 
@@ -95,6 +96,7 @@ class VllmServing:
         self._answer_bytes_max = settings.answer_bytes_max
         self._accepts_any_grammar = settings.vllm_unbounded_grammars
         self._engine = engine
+        observe_sequences(engine.output_processor)
         self._routes = routes
         self._item_timeout_s = settings.item_timeout_s
         # The engine core answers `is_paused` between two of its steps.
@@ -160,7 +162,7 @@ class VllmServing:
                     events = _stream_events(request, emit, meter)
                     work = self._stream(route, request, events)
                 else:
-                    work = _respond(route, request, self._sequences_at_once)
+                    work = self._respond(route, request, meter)
             else:
                 work = self._pool(endpoint, route, body, is_bulk=is_bulk)
             return await self._timeout.run(work)
@@ -238,6 +240,22 @@ class VllmServing:
             sequences_max = min(sequences_max, self._sequences_at_once)
         return sequence_limit_answer(prompt, request.n, sequences_max)
 
+    async def _respond(self, route: _Route, request: Any, meter: UsageMeter | None) -> EngineAnswer:
+        """Run the waves of a request one after the other.
+
+        The meter does not count a search over beams: it gives vLLM a sequence for each token.
+        """
+        responses = []
+        meter = None if request.use_beam_search else meter
+        has_one_prompt = prompt_count(getattr(request, "prompt", None)) == 1
+        with counted_sequences(meter, shares_prompt=has_one_prompt):
+            for wave in sequence_waves(request, self._sequences_at_once):
+                response = await route.handle(wave)
+                if isinstance(response, ErrorResponse):
+                    return answer_from_response(response)
+                responses.append(response)
+        return answer_from_response(join_responses(request, responses))
+
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> EngineAnswer:
         """Run a streaming request; cancelling aborts its sequences."""
         response = await route.handle(request)
@@ -249,17 +267,6 @@ class VllmServing:
         if self._engine.errored:  # vLLM also sends it as an event
             raise EngineDeadError
         return events.end()
-
-
-async def _respond(route: _Route, request: Any, sequences_max: int) -> EngineAnswer:
-    """Run the waves of a request one after the other."""
-    responses = []
-    for wave in sequence_waves(request, sequences_max):
-        response = await route.handle(wave)
-        if isinstance(response, ErrorResponse):
-            return answer_from_response(response)
-        responses.append(response)
-    return answer_from_response(join_responses(request, responses))
 
 
 def _require_parser(name: str | None) -> None:
