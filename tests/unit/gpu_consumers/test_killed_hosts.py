@@ -68,3 +68,23 @@ def test_ends_that_a_quarter_of_poison_causes_count_for_its_job() -> None:
 
     assert ran.failed == poison
     assert ran.process_ends >= 0.9 * ran.deaths
+
+
+BUDGET = 60
+
+
+@pytest.mark.parametrize("poison_in", [1, 10])
+def test_few_ends_of_a_job_of_poison_are_not_counted(poison_in: int) -> None:
+    """The end that exceeds its budget comes at most a batch of ends late."""
+    item_count = 150 * poison_in
+    work = Work(
+        item_count=item_count,
+        item_s=1.5,
+        restart_s=1.0,
+        poison=frozenset(random.Random(1).sample(range(item_count), item_count // poison_in)),
+        batch_items=32,
+        crash_budget=BUDGET,
+    )
+    ran = run_host(work)
+    assert ran.process_ends > BUDGET
+    assert ran.deaths <= BUDGET + work.batch_items
