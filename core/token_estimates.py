@@ -27,11 +27,6 @@ class TokenEstimate(msgspec.Struct, frozen=True, gc=False):
     output_bound: int  # what its field or the context allows: the most that it may use
     output_expected: int  # at most the bound
 
-    @property
-    def total(self) -> int:
-        """The prompt and the expected output."""
-        return min(self.prompt + self.output_expected, CONTEXT_TOKENS_MAX)
-
 
 class RequestedTokens(msgspec.Struct, frozen=True, gc=False):
     """What a body says about its tokens."""
@@ -54,7 +49,10 @@ class RequestedTokens(msgspec.Struct, frozen=True, gc=False):
         return TokenEstimate(self.prompt, output_bound, output_expected)
 
     def expected_total(self, expected: float) -> int:
-        """Return the prompt and the expected output, as `estimate(expected).total` does."""
+        """Return the prompt and the output, with `expected` tokens for each sequence.
+
+        Intake calls it for every item, so it does not build a `TokenEstimate`.
+        """
         output = round(expected * self.sequences)
         if self.limit is not None and output > self.limit * self.sequences:
             output = self.limit * self.sequences

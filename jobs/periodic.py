@@ -63,7 +63,8 @@ def start_periodic_tasks(
     """Start one thread for each task; return the leases on appends, to release at the end."""
     settings, engine, clock = deps.settings, deps.engine, deps.clock
     stall_producer, retry_producer, resume_producer = producers
-    emitter = ReEmitter(engine, deps.objects, stall_producer, deps.leases)
+    expected_output = deps.capacities.expected_output
+    emitter = ReEmitter(engine, deps.objects, stall_producer, deps.leases, expected_output)
     stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s), deps.loads)
 
     def republish() -> None:
@@ -81,10 +82,12 @@ def start_periodic_tasks(
     rules = RetryBudgetRules(
         share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min
     )
-    retries = RetryEmitter(engine, deps.objects, retry_producer, rules, clock)
+    retries = RetryEmitter(
+        engine, deps.objects, retry_producer, rules, clock, expected_output=expected_output
+    )
     emit_retries = partial(retries.run_once, deps.capacities)
     threads.start_periodic(settings.retry_interval_s, "retries", emit_retries)
-    emitter = ReEmitter(engine, deps.objects, resume_producer, deps.leases)
+    emitter = ReEmitter(engine, deps.objects, resume_producer, deps.leases, expected_output)
     resumes = ResumeSweep(
         engine, emitter, clock, deps.loads, window_items_max=settings.read_ahead_items
     )

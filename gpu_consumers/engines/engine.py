@@ -48,17 +48,20 @@ EmitEvent = Callable[[bytes], None]
 
 @dataclass(slots=True)
 class UsageMeter:
-    """Reports the start of one online call, and the token usage of its stream so far.
+    """Reports the start of one online call, and its token usage so far.
 
-    The engine sets `with_usage` when the stream starts. It is called only when the call is aborted,
-    so an event costs nothing.
+    An engine that knows the usage of a running call sets `with_usage` when the call starts. It is
+    called only when the call is aborted, so an event costs nothing.
     """
 
     on_start: Callable[[], None] = lambda: None
     """Called when the call has a slot and is about to run, once or more."""
 
     with_usage: Callable[[EngineAnswer], EngineAnswer] = lambda answer: answer
-    """Returns an answer with the usage of the prompt and of the events emitted so far."""
+    """Returns an answer with the usage of the prompt and of the output so far.
+
+    The output of a stream is what was emitted, that of a whole answer what was generated.
+    """
 
 
 class Engine(Protocol):
@@ -99,7 +102,7 @@ class Engine(Protocol):
         refusal with nothing emitted, or the error that interrupted the stream. Its usage is that
         of the call, or of the emitted part, whether or not the client requested usage. A body or
         endpoint that does not stream emits nothing. `meter` is notified of the start and reports
-        the usage of a running stream.
+        the usage of a running call, if the engine knows it.
 
         Cancelling aborts the call and frees its slot. Raises PoolUnavailableError if nothing was
         emitted; EngineDeadError.

@@ -55,7 +55,7 @@ class OnlineCall:
     has_started: bool = False  # it has a slot of the engine
     piece_count: int = 0
     meter: UsageMeter = field(init=False)
-    usage: EngineAnswer | None = None  # if it was aborted: token counts of the delivered part
+    executed: EngineAnswer | None = None  # if it was aborted: token counts so far, if known
     execution_s: float = 0.0
     cipher: BodyCipher | None = None  # of a tenant that retains nothing, once the key is loaded
     _start_timeout: asyncio.TimerHandle | None = None
@@ -68,6 +68,11 @@ class OnlineCall:
     def request_id(self) -> UUID:
         """The id that the caller, the batcher and the replica use."""
         return self.job.job_id
+
+    @property
+    def delivered(self) -> EngineAnswer | None:
+        """The token counts of the part that an aborted call sent to its caller."""
+        return self.executed if self.piece_count else None
 
     @property
     def is_durable(self) -> bool:
@@ -116,7 +121,7 @@ class OnlineCall:
         if not self.is_abortable or self.abort_reason is not None:
             return False
         self.abort_reason = reason
-        self.usage = self.meter.with_usage(_NO_ANSWER)
+        self.executed = self.meter.with_usage(_NO_ANSWER)
         return True
 
     def _cancel(self) -> None:

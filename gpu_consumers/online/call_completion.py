@@ -166,20 +166,25 @@ def error_of_abort(call: OnlineCall) -> EngineAnswer | None:
     error = _ERRORS.get(call.abort_reason)
     if call.abort_reason in _CANCELLED_BY_CALLER and call.is_durable:
         error = _CANCELLED
-    if error is None or call.usage is None:
+    if error is None or call.delivered is None:
         return error
-    return msgspec.structs.replace(call.usage, status_code=error.status_code, body=error.body)
+    return msgspec.structs.replace(call.delivered, status_code=error.status_code, body=error.body)
 
 
 def reply_end(call: OnlineCall, answer: EngineAnswer, body_key: str | None) -> ReplyEnd:
-    """Return the end of the reply; `body_key` names the object that holds a large body."""
+    """Return the end of the reply; `body_key` names the object that holds a large body.
+
+    Its token counts are those of the execution, by which the caller settles the tenant's token
+    limit, also if less was delivered.
+    """
+    counted = answer if call.abort_reason is None else call.executed or answer
     return ReplyEnd(
         answer.status_code,
         answer.body if body_key is None else b"",
-        answer.input_tokens,
-        answer.output_tokens,
-        answer.cached_tokens,
-        answer.reasoning_tokens,
+        counted.input_tokens,
+        counted.output_tokens,
+        counted.cached_tokens,
+        counted.reasoning_tokens,
         call.waited_s,
         call.execution_s if call.has_started else 0.0,
         body_key,
@@ -189,14 +194,12 @@ def reply_end(call: OnlineCall, answer: EngineAnswer, body_key: str | None) -> R
 def usage_report(call: OnlineCall) -> ReplyEnd | None:
     """Return the end for the caller of a connection-bound call that was left; None if none is due.
 
-    It has what was executed, by which the caller settles the tenant's token limit. No tokens: the
-    engine does not count this call.
+    Without tokens the engine does not count this call.
     """
     is_left = call.abort_reason is CallAbortReason.CALLER and not call.is_durable
     if not is_left or not call.has_started:
         return None
-    usage = call.usage or EngineAnswer(0, b"")
-    return reply_end(call, msgspec.structs.replace(usage, status_code=CLIENT_LEFT_STATUS), None)
+    return reply_end(call, EngineAnswer(CLIENT_LEFT_STATUS, b""), None)
 
 
 def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | None:
@@ -241,7 +244,7 @@ def billed_outcome(call: OnlineCall, answer: EngineAnswer | None) -> ItemOutcome
     """
     if not call.has_started:
         return None
-    billed = answer or call.usage or EngineAnswer(0, b"")
+    billed = answer or call.delivered or EngineAnswer(0, b"")
     return ItemOutcome(
         call.item.index,
         call.item.custom_id,

@@ -66,6 +66,13 @@ class AttemptLog:
                     await asyncio.sleep(_RETRY_DELAY_S)  # the read may have failed at once
         return self._attempts.get(batch_id)
 
+    async def read_latest(self) -> list[BatchAttempt]:
+        """Return the present records of batches, calls and processes; none if unreadable."""
+        try:
+            return [*(await asyncio.to_thread(self._read_topic)).values()]
+        except KafkaUnavailableError:
+            return []
+
     async def record_attempt(self, attempt: BatchAttempt) -> None:
         """Write an attempt; return when it is acknowledged. Raises DeliveryError."""
         if attempt.is_running:

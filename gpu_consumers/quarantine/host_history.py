@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
+from uuid import UUID
 
 from topics.records.records import BatchAttempt, ProcessEnd, ReplicaProcess
 
@@ -33,7 +34,8 @@ REST_STEP_S: Final = 1.0
 REST_S_MAX: Final = 60.0
 """A failing host rests for a second more after each further end, up to a minute."""
 
-_ENDS_KEPT: Final = 32
+ENDS_KEPT: Final = 32
+"""Ends of processes, and their ids, that a process of the host keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,19 @@ def ends_after(
         return ended.ends
     lived_s = max(0.0, now_s - ended.ready_s) if ended.ready_s else 0.0
     end = ProcessEnd(lived_s, ended.has_served, ended.has_proven, any(map(ran_alone, attempts)))
-    return [*ended.ends, end][-_ENDS_KEPT:]
+    return [*ended.ends, end][-ENDS_KEPT:]
+
+
+def successors(records: Iterable[BatchAttempt], crashed: UUID) -> dict[UUID, bool]:
+    """Return the processes that followed a crashed one on its host, and whether each has served.
+
+    `records` are those of the topic `attempts`.
+    """
+    return {
+        record.batch_id: record.process.has_served or record.process.has_proven
+        for record in records
+        if record.process is not None and crashed in record.process.predecessors
+    }
 
 
 def ran_alone(attempt: BatchAttempt) -> bool:

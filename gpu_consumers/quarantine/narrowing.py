@@ -63,13 +63,20 @@ def is_charged(crashes: int, *, ran_alongside: bool, crashes_max: int) -> bool:
 
 
 def narrow_units(
-    attempt: BatchAttempt, *, crashes_max: int, host_id: str = "", verdict: HostVerdict = TRUSTED
+    attempt: BatchAttempt,
+    *,
+    crashes_max: int,
+    host_id: str = "",
+    verdict: HostVerdict = TRUSTED,
+    repeats_here: bool = True,
 ) -> NarrowedUnits:
     """Return the units that the next owner runs after the last attempt, on host `host_id`.
 
     A unit that was running at the crash is split. A single item runs again until it `is_charged`;
-    if all its crashes were on one host, it is returned as one that `awaits_proof`. Units with fewer
-    crashes go first: they are most often innocent, and another crash would make them wait again.
+    if all its crashes were on one host, it is returned as one that `awaits_proof`. If that is
+    another host, it runs again here if `repeats_here`; else the caller may wait for that host
+    (`crashed_elsewhere`). Units with fewer crashes go first: they are most often innocent, and
+    another crash would make them wait again.
     """
     units, charged, crashed_alone = [*attempt.units], None, None
     if attempt.is_running and units:
@@ -85,7 +92,23 @@ def narrow_units(
                 units, charged = rest, counted
         units.sort(key=lambda unit: (unit.awaits_proof, crash_count(unit)))
     units = [_on_host(unit, crashes_max, host_id, verdict) for unit in units]
+    if repeats_here:
+        units = [
+            replace(unit, awaits_proof=False)
+            if crashed_elsewhere(unit, crashes_max, host_id)
+            else unit
+            for unit in units
+        ]
     return NarrowedUnits(units, charged, crashed_alone)
+
+
+def crashed_elsewhere(unit: AttemptUnit, crashes_max: int, host_id: str) -> bool:
+    """Return whether an item waits for a charge that may be the fault of another host.
+
+    One that has crashed too often is not run again: it waits for the present host.
+    """
+    is_foreign = not _crashed_only(unit, host_id)
+    return unit.awaits_proof and is_foreign and unit.crashes < crashes_max * _SHARED_RUN_FACTOR
 
 
 def crash_count(unit: AttemptUnit) -> int:
@@ -114,15 +137,11 @@ def _on_host(
 ) -> AttemptUnit:
     """Return the unit as the owner on a host sees it.
 
-    A failing host forgives the crashes that it caused itself. An item that crashed alone on another
-    host runs once more, on this one, unless it has crashed too often.
+    A failing host forgives the crashes that it caused itself.
     """
     if _forgives(unit, crashes_max, host_id, verdict):
         forgiven = unit.forgiven + unit.crashes - 1
         return AttemptUnit(unit.first, unit.count, 1, forgiven=forgiven)
-    is_foreign = not _crashed_only(unit, host_id)
-    if unit.awaits_proof and is_foreign and unit.crashes < crashes_max * _SHARED_RUN_FACTOR:
-        return replace(unit, awaits_proof=False)
     return unit
 
 

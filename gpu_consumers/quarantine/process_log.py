@@ -23,7 +23,7 @@ from core.errors import SchemaTooNewError
 from gpu_consumers import metrics
 from gpu_consumers.quarantine.attempt_log import read_attempts
 from gpu_consumers.quarantine.host_health import HostHealth
-from gpu_consumers.quarantine.host_history import assess_host, ends_after
+from gpu_consumers.quarantine.host_history import ENDS_KEPT, assess_host, ends_after
 from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError, KafkaUnavailableError
 from topics.records.catalogue import ATTEMPTS
@@ -68,13 +68,15 @@ class ProcessLog:
         now_s = self.clock.wall_s()
         process = ReplicaProcess(socket.gethostname(), os.getpid(), self.pool, now_s)
         ends: list[ProcessEnd] = []
+        predecessors: list[UUID] = []
         for ended in _ended_predecessors(attempts.values(), self.host_id, process):
             assert ended.process is not None
             own = [a for a in attempts.values() if a.process_id == ended.batch_id]
             ends += ends_after(ended.process, own, now_s=now_s)
+            predecessors += [*ended.process.predecessors, ended.batch_id]
             self._ended.append(ended.batch_id)
         self.host = HostHealth(host_id=self.host_id, verdict=assess_host(ends))
-        self._process = replace(process, ends=ends)
+        self._process = replace(process, ends=ends, predecessors=predecessors[-ENDS_KEPT:])
 
     async def rest(self, stop: threading.Event) -> None:
         """Accept no work for a while if the host is failing; return early at `stop`."""

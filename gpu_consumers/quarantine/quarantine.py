@@ -37,10 +37,12 @@ from gpu_consumers.quarantine.locks import CrashCountOrder, ItemSemaphore, Share
 from gpu_consumers.quarantine.narrowing import (
     SPLIT_COUNT,
     crash_count,
+    crashed_elsewhere,
     initial_units,
     narrow_units,
     split_unit,
 )
+from gpu_consumers.quarantine.other_hosts import OtherHosts
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import AttemptUnit, BatchAttempt
 
@@ -91,7 +93,7 @@ class Quarantine:
         self._suspect_delay_s = suspect_delay_s
         self._execution, self._log, self._lock = execution, log, lock
         self._attribution, self._host = attribution, attribution.host
-        self._crashes_max = crashes_max
+        self._crashes_max, self._other_hosts = crashes_max, OtherHosts(log)
         self._completed: deque[DeliveredBatch] = deque(maxlen=_COMPLETED_MAX)  # still recorded
         self._order = CrashCountOrder()
         self._shared_slots = ItemSemaphore(SPLIT_COUNT)  # for units that run alongside others
@@ -172,6 +174,7 @@ class Quarantine:
                     crashes_max=self._crashes_max,
                     host_id=self._host.host_id,
                     verdict=self._host.present_verdict,
+                    repeats_here=False,
                 )
                 batch.units = narrowed.units
                 if narrowed.crashed_alone is not None:
@@ -217,11 +220,27 @@ class Quarantine:
     async def _charge_when_proven(
         self, batch: _QuarantinedBatch, unit: AttemptUnit
     ) -> ExecutionStatus:
-        """Charge an item that crashed alone, once this host has served other work since."""
+        """Charge an item that crashed alone, once the host of the crash has served other work.
+
+        If that is another host, which does not serve in time, the item runs once more, here.
+        """
         self._order.remove(batch.run)  # no other unit waits for this one
         await self._record(batch)
-        status = await batch.run.until_aborted(self._host.wait_until_proven())
-        if status is ExecutionStatus.ANSWERED:
+        is_proven = True
+
+        async def wait_for_proof() -> None:
+            nonlocal is_proven
+            if crashed_elsewhere(unit, self._crashes_max, self._host.host_id):
+                is_proven = bool(unit.process_ends) and await self._other_hosts.wait_until_served(
+                    unit.hosts[-1], unit.process_ends[-1]
+                )
+            else:
+                await self._host.wait_until_proven()
+
+        status = await batch.run.until_aborted(wait_for_proof())
+        if not is_proven:
+            batch.units[0] = msgspec.structs.replace(unit, awaits_proof=False)
+        elif status is ExecutionStatus.ANSWERED:
             batch.units.remove(unit)
             self._charge_item(batch.run, unit)
             await self._execution.publish_outcomes(batch.run, [unit.first], requeues=False)

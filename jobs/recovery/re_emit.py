@@ -4,7 +4,7 @@ The items lie below the expansion cursor and wait for no retry (rule 7 of delive
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
+from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs.expansion.cursors import fence_cursor
 from jobs.expansion.emission import JOB_CLASS, parse_item, send_items
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
@@ -29,6 +30,7 @@ from storage.postgres.database_times import seconds
 from topics.clients.producer import RecordProducer, RecordSender
 from topics.clients.tracked_sends import TrackedSends
 from topics.records.chunks import job_has_space
+from topics.records.records import JobRef
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -75,6 +77,8 @@ class ReEmitter:
     objects: ObjectStore
     producer: RecordProducer
     leases: ActiveLeases
+    expected_output: Callable[[JobRef], float] = lambda _: OUTPUT_TOKENS_PRIOR
+    """Returns the expected output tokens of one sequence of a job."""
 
     def re_emit_job(self, job_id: UUID, due: sa.ColumnElement[bool]) -> int | None:
         """Re-emit one job; return how many items, or None if another replica holds the job.
@@ -125,7 +129,10 @@ class ReEmitter:
         with self.engine.begin() as connection:
             leases.lock_lease(connection, lease)
         sends = TrackedSends(self.producer)
-        count = re_emit_items(sends, self.objects, job, indexes, failed)
+        expected_output = self.expected_output(job.ref)
+        count = re_emit_items(
+            sends, self.objects, job, indexes, failed, expected_output=expected_output
+        )
         if not sends.wait_unless_unavailable():
             return 0
         with self.engine.begin() as connection:
@@ -193,17 +200,19 @@ def re_emit_items(
     job: OpenJob,
     indexes: Sequence[int],
     failed: Mapping[int, int],
+    *,
+    expected_output: float,
 ) -> int:
     """Send the items of `indexes` (in order), reading each file from its start; return how many.
 
     An item of `failed` gets the attempt number after that one; otherwise its next failure would
-    count as a repeat. Await the acknowledgements before relying on the items. Raises
-    InputChangedError.
+    count as a repeat. `expected_output` is the expected tokens of one sequence. Await the
+    acknowledgements before relying on the items. Raises InputChangedError.
     """
     count, keys = 0, DataKeys(objects, SystemClock())
     for file, file_indexes in job.files.group_by_file(indexes, lambda index: index):
         lines = read_item_lines(objects, file, file_indexes)
-        items = (parse_item(*line, job.ref.endpoint) for line in lines)
+        items = (parse_item(*line, job.ref.endpoint, expected_output) for line in lines)
         attempts = (
             msgspec.structs.replace(item, attempt=failed[item.index] + 1)
             if item.index in failed

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import MillraceError
+from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs import metrics
 from jobs.expansion.emission import (
     JOB_CLASS,
@@ -89,6 +90,9 @@ class RetryEmitter:
 
     backoff: JobBackoff = field(default_factory=JobBackoff)
     """Of jobs whose file cannot be read."""
+
+    expected_output: Callable[[JobRef], float] = lambda _: OUTPUT_TOKENS_PRIOR
+    """Returns the expected output tokens of one sequence of a job."""
 
     _keys: DataKeys = field(init=False)
     _backoff_until_s: dict[UUID, float] = field(default_factory=dict)
@@ -188,7 +192,10 @@ class RetryEmitter:
         unreadable = 0
         try:
             for file, ref, group in _read_groups(job, retries):
-                items = read_retried_items(self.objects, file, group, ref.endpoint, is_stopped)
+                parse = partial(
+                    parse_item, endpoint=ref.endpoint, expected_output=self.expected_output(ref)
+                )
+                items = read_retried_items(self.objects, file, group, parse, is_stopped)
                 if self._has_elapsed(started_s, _ROUND_S_MAX):
                     raise ObjectStoreUnavailableError(key=file.key)  # one read took that long
                 found = [retry for retry in group if retry.item_index in items]
@@ -225,28 +232,29 @@ def read_retried_items(
     objects: ObjectStore,
     file: InputFile,
     retries: Sequence[Retry],
-    endpoint: str,
+    parse: Callable[[int, int, bytes | None], Item],
     is_stopped: Callable[[], bool],
 ) -> dict[int, Item]:
     """Read the items of `retries` (in the order of their indexes); return them by index.
 
-    `is_stopped` is called before each read; once true, the items read so far are returned. Lines
-    without a known offset are searched from the start of the file. Items whose line validation
-    would have rejected are left out. Raises the errors of the object store.
+    `parse` returns the item of an index, offset and line. `is_stopped` is called before each read;
+    once true, the items read so far are returned. Lines without a known offset are searched from
+    the start of the file. Items whose line validation would have rejected are left out. Raises the
+    errors of the object store.
     """
     items: dict[int, Item] = {}
     known = {r.item_index: r.line_offset for r in retries if r.line_offset is not None}
     lines = read_lines_at(objects, file.key, list(known.values()), is_stopped)
     for (index, offset), line in zip(known.items(), lines, strict=False):
         with suppress(InputChangedError):
-            items[index] = parse_item(index, offset, line, endpoint)
+            items[index] = parse(index, offset, line)
     # A set: an item may wait for two attempts if the later one was scheduled before the row of the
     # earlier one was deleted.
     unknown = sorted({r.item_index for r in retries} - known.keys())
     if unknown and not is_stopped():
         for index, offset, line in read_item_lines(objects, file, unknown, is_stopped):
             with suppress(InputChangedError):
-                items[index] = parse_item(index, offset, line, endpoint)
+                items[index] = parse(index, offset, line)
     return items
 
 

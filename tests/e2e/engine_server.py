@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -114,7 +115,7 @@ async def serve(socket_path: str) -> None:
 
     keep_statistics()
     engine = open_engine(EngineSettings.from_env(os.environ))
-    ends = CallEnds(CALL)
+    ends, meters = CallEnds(CALL), deque[UsageMeter](maxlen=1)
 
     async def execute(request: web.Request) -> web.StreamResponse:
         endpoint, bodies = msgspec.msgpack.decode(
@@ -143,6 +144,7 @@ async def serve(socket_path: str) -> None:
         await response.prepare(request)
         emitted: asyncio.Queue[bytes | EngineAnswer] = asyncio.Queue()
         meter = UsageMeter(lambda: emitted.put_nowait(BEGUN))
+        meters.append(meter)
 
         async def run() -> None:
             emit = emitted.put_nowait if streams else None
@@ -161,11 +163,15 @@ async def serve(socket_path: str) -> None:
         unfinished = engine.unfinished if isinstance(engine, VllmEngine) else 0
         return web.Response(body=msgspec.json.encode((engine.slots, unfinished, kv_cache_usage())))
 
+    async def spent(_: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(meters[-1].with_usage(EngineAnswer(0, b""))))
+
     await engine.start()
     routes = [
         web.post("/", execute),
         web.post("/online", online),
         web.get("/counts", counts),
+        web.get("/spent", spent),
         web.get("/end", ends.report),
         web.put("/item_timeout", partial(set_item_timeout, engine)),
     ]

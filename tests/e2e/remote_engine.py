@@ -73,6 +73,11 @@ class RemoteEngine:
         _, unfinished, _ = await self._fetch_counts()
         return unfinished
 
+    async def fetch_spent(self) -> EngineAnswer:
+        """Return what the meter of the newest call reports."""
+        async with self._session() as session, session.get("http://engine/spent") as answer:
+            return msgspec.json.decode(await answer.read(), type=EngineAnswer)
+
     async def fetch_kv_cache_usage(self) -> float:
         """Return the share of vLLM's KV cache in use."""
         _, _, usage = await self._fetch_counts()

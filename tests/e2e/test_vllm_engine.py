@@ -1,6 +1,7 @@
 """Goal: real vLLM on this machine passes the conformance suite of the engines."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
 from itertools import accumulate
@@ -161,6 +162,32 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
                 process.resume()
         assert not done
         assert content_of(await call)["error"]["code"] == "item_timeout"
+
+    @pytest.mark.parametrize("answers", [1, 3])
+    async def test_a_whole_call_reports_the_tokens_that_it_used(
+        self, chat_engine: RemoteEngine, answers: int
+    ) -> None:
+        answer = await chat_engine.serve(CHAT, chat_body(n=answers, max_tokens=40), None)
+        spent = await chat_engine.fetch_spent()
+        assert (spent.input_tokens, spent.output_tokens) == (
+            answer.input_tokens,
+            answer.output_tokens,
+        )
+
+    async def test_an_aborted_whole_call_reports_what_it_generated(
+        self, chat_engine: RemoteEngine
+    ) -> None:
+        call = asyncio.create_task(chat_engine.serve(CHAT, chat_body(**LONG), None))
+        await await_work(chat_engine)
+        began_s = time.monotonic()
+        while not (spent := await chat_engine.fetch_spent()).output_tokens:
+            assert time.monotonic() < began_s + 30
+            await asyncio.sleep(0.005)
+        call.cancel()
+        await asyncio.wait([call])
+        left = await chat_engine.fetch_spent()
+        assert left.input_tokens == spent.input_tokens > 0
+        assert spent.output_tokens <= left.output_tokens < LONG["max_tokens"]
 
     async def test_continuous_usage_is_passed_on_request(self, engine: Engine) -> None:
         options = {"include_usage": True, "continuous_usage_stats": True}

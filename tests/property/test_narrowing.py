@@ -3,13 +3,23 @@
 An item that crashed alone is charged when its host serves other work afterwards.
 """
 
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import product
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpu_consumers.quarantine.host_history import UNEXPLAINED_ENDS_MAX, HostVerdict
-from gpu_consumers.quarantine.narrowing import SPLIT_COUNT, initial_units, narrow_units, split_unit
+from gpu_consumers.quarantine.narrowing import (
+    SPLIT_COUNT,
+    crashed_elsewhere,
+    initial_units,
+    narrow_units,
+    split_unit,
+)
 from topics.records.records import AttemptUnit, BatchAttempt
 
 CRASHES_MAX = 3
@@ -87,6 +97,72 @@ def test_who_let_go_in_good_order_charges_nobody() -> None:
     for kept, is_running in ((units, False), ([], False), ([], True)):
         after = narrow_units(BatchAttempt(UUID(int=1), 1, kept, is_running), crashes_max=1)
         assert (after.units, after.charged) == (kept, None)
+
+
+@dataclass
+class Pool:
+    """Owners of one batch on healthy hosts, one after the other, each until its process ends."""
+
+    poison: set[int]
+    attempt: BatchAttempt
+    starts: Counter[int]
+    charged: list[int] = field(default_factory=list)
+
+    def own(self, host_id: str, *, other_host_serves: bool) -> None:
+        narrowed = narrow_units(
+            self.attempt, crashes_max=CRASHES_MAX, host_id=host_id, repeats_here=False
+        )
+        units = [*narrowed.units]
+        if narrowed.charged is not None:
+            self.charged.append(narrowed.charged.first)
+        while units:
+            unit = units[0]
+            if unit.awaits_proof:
+                waits_in_vain = crashed_elsewhere(unit, CRASHES_MAX, host_id)
+                if waits_in_vain and not other_host_serves:
+                    units[0] = replace(unit, awaits_proof=False)
+                else:
+                    self.charged.append(units.pop(0).first)
+                continue
+            its = range(unit.first, unit.first + unit.count)
+            self.starts.update(self.poison.intersection(its))
+            if not self.poison.isdisjoint(its):
+                break
+            units.pop(0)
+        self.attempt = BatchAttempt(
+            UUID(int=1), self.attempt.life + 1, units, bool(units), host_id=host_id
+        )
+
+
+OWNERS = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.booleans()), max_size=60)
+
+
+@given(batches(), OWNERS)
+def test_a_poison_item_costs_three_starts_or_four_if_its_first_host_does_not_serve(
+    batch: tuple[int, set[int]], owners: list[tuple[str, bool]]
+) -> None:
+    """Wherever its batch moves, and whichever of the hosts come back."""
+    count, poison = batch
+    pool = Pool(poison, BatchAttempt(UUID(int=1), 1, initial_units(count), False), Counter(poison))
+    for host_id, other_host_serves in owners:
+        pool.own(host_id, other_host_serves=other_host_serves)
+    while pool.attempt.units:
+        pool.own("a", other_host_serves=True)
+    assert sorted(pool.charged) == sorted(poison)
+    always_serves = all(serves for _, serves in owners)
+    assert max(pool.starts.values()) <= (CRASHES_MAX if always_serves else CRASHES_MAX + 1)
+
+
+def test_every_schedule_of_an_item_on_two_hosts_has_four_starts_at_most() -> None:
+    worst = 0
+    steps = list(product("ab", (False, True)))
+    for owners in product(steps, repeat=4):
+        pool = Pool({0}, BatchAttempt(UUID(int=1), 1, initial_units(1), False), Counter({0: 1}))
+        for host_id, other_host_serves in owners:
+            pool.own(host_id, other_host_serves=other_host_serves)
+        assert pool.charged == [0], owners
+        worst = max(worst, pool.starts[0])
+    assert worst == CRASHES_MAX + 1
 
 
 TENTH, ALONE = UUID(int=11), UUID(int=12)

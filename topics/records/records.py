@@ -312,6 +312,7 @@ class ReplicaProcess(Record, frozen=True):
     has_served: bool = False
     has_proven: bool = False
     is_stopped: bool = False  # it has ended by itself, which is no crash
+    predecessors: list[UUID] = []  # the processes before it on its host, in order
 
 
 class BatchAttempt(Record, frozen=True):

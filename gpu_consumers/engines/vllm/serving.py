@@ -73,6 +73,7 @@ from gpu_consumers.engines.vllm.logprob_answers import (
 )
 from gpu_consumers.engines.vllm.logprob_arrays import keep_logprobs_as_arrays
 from gpu_consumers.engines.vllm.schema_references import endless_reference_answer
+from gpu_consumers.engines.vllm.sequence_counts import counted_sequences, observe_sequences
 from gpu_consumers.engines.vllm.sequence_waves import (
     WaveLimits,
     join_responses,
@@ -119,6 +120,7 @@ class VllmServing:
         self._answer_bytes_max = settings.answer_bytes_max
         self._accepts_any_grammar = settings.vllm_unbounded_grammars
         self._engine = engine
+        observe_sequences(engine.output_processor)
         self._routes = routes
         self._item_timeout_s = settings.item_timeout_s
         # The engine core answers `is_paused` between two of its steps.
@@ -186,7 +188,7 @@ class VllmServing:
                     events = _stream_events(request, emit, meter)
                     work = self._stream(route, request, events)
                 else:
-                    work = self._respond(route, request)
+                    work = self._respond(route, request, meter)
             else:
                 work = self._pool(endpoint, route, body, is_bulk=is_bulk)
             return await self._timeout.run(work)
@@ -250,7 +252,17 @@ class VllmServing:
                 return failed
         return sliced.join()
 
-    async def _respond(self, route: _Route, request: Any) -> EngineAnswer:
+    async def _respond(self, route: _Route, request: Any, meter: UsageMeter | None) -> EngineAnswer:
+        """Run a request whose answer is not streamed.
+
+        The meter does not count a search over beams: it gives vLLM a sequence for each token.
+        """
+        meter = None if request.use_beam_search else meter
+        has_one_prompt = prompt_count(getattr(request, "prompt", None)) == 1
+        with counted_sequences(meter, shares_prompt=has_one_prompt):
+            return await self._run_waves(route, request)
+
+    async def _run_waves(self, route: _Route, request: Any) -> EngineAnswer:
         """Run the waves of a request one after the other; encode log probabilities in between."""
         waves = sequence_waves(request, wave_sequences(request, self._wave_limits))
         responses = []

@@ -20,6 +20,9 @@ from topics.records.records import Item
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
 
+EXPECTED_OUTPUT = 900.0
+"""Tokens of a sequence, as the emitter knows them."""
+
 
 class RetryProcess:
     """A retry emitter whose clock and pools a test sets, with the rows and the log it works on."""
@@ -35,7 +38,13 @@ class RetryProcess:
     ) -> None:
         """Start with a new emitter."""
         self._emitter = RetryEmitter(
-            self.engine, self.objects, self.producer, rules, self.clock, fraction
+            self.engine,
+            self.objects,
+            self.producer,
+            rules,
+            self.clock,
+            fraction,
+            expected_output=lambda _: EXPECTED_OUTPUT,
         )
 
     def other(self) -> "RetryProcess":

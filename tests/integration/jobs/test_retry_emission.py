@@ -16,7 +16,7 @@ from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import write_object
 from tests.integration.jobs.log_reader import chunks_by_partition
-from tests.integration.jobs.retries import OFFSETS, RetryProcess
+from tests.integration.jobs.retries import EXPECTED_OUTPUT, OFFSETS, RetryProcess
 from tests.integration.jobs.rows import (
     add_item_row,
     add_tenant,
@@ -42,6 +42,20 @@ def test_due_retries_are_emitted_unchanged(retries: RetryProcess) -> None:
     assert found[1].body == b'{"model": "small", "input": "text 7"}'
     assert [i.offset for i in found] == [OFFSETS[i.index] for i in found]
     assert retries.waiting() == [(9, 2)]
+
+
+@pytest.mark.parametrize("known_up_to", [-1, 3])
+def test_a_retry_counts_the_output_that_results_let_expect(
+    retries: RetryProcess, known_up_to: int
+) -> None:
+    job_id = retries.add_job(endpoint="/v1/chat/completions")
+    retries.schedule(job_id, 3, 200)
+    retries.forget_offsets(above=known_up_to)
+    retries.run()
+    assert [item.token_count for item in retries.emitted()] == [
+        len(item.body) // 4 + EXPECTED_OUTPUT for item in retries.emitted()
+    ]
+    assert len(retries.emitted()) == 2
 
 
 @pytest.mark.parametrize("known_up_to", [-1, 3])

@@ -35,6 +35,8 @@ from topics.records.records import Chunk
 STALL_S = 60.0
 DONE = {0, 1, 2, 5, 6, 299}
 CURSOR = 300
+EXPECTED_OUTPUT = 900.0
+"""Tokens of a sequence, as the emitter knows them."""
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ class Recovery:
         self.leases = ActiveLeases(self.engine, role="intake", holder=holder, ttl_s=60)
         self._recovery = StallRecovery(
             self.engine,
-            ReEmitter(self.engine, objects, producer, self.leases),
+            ReEmitter(self.engine, objects, producer, self.leases, lambda _: EXPECTED_OUTPUT),
             StallWatch(STALL_S),
             LoadCache(self.engine, ResultPartitions()),
         )
@@ -119,6 +121,16 @@ def test_exactly_the_missing_items_are_re_emitted(job_id: UUID, recovery: Recove
     execute(recovery.engine, sa.update(job_cursors).values(repaired_at=earlier))
     recovery.run(3 * STALL_S + 1)
     assert recovery.indexes() == sorted(missing * 2)
+
+
+def test_a_re_emitted_item_counts_the_output_that_results_let_expect(
+    job_id: UUID, recovery: Recovery
+) -> None:
+    execute(recovery.engine, "UPDATE jobs SET endpoint = '/v1/chat/completions'")
+    recovery.stall()
+    items = [item for chunk in recovery.chunks() for item in chunk.items]
+    assert len(items) == CURSOR - len(DONE)
+    assert all(i.token_count == len(i.body) // 4 + EXPECTED_OUTPUT for i in items)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ class Work:
     kills: Sequence[float] = ()
     poison: frozenset[int] = frozenset()
     batch_items: int = 8
+    crash_budget: int | None = None  # process ends, of which one more closes the job
 
     def batches(self) -> list[Batch]:
         """Return the batches, each with its number as its id."""
@@ -146,12 +147,12 @@ class KilledHost:
     _replica: BulkReplica | None = None
 
     async def run(self) -> HostRun:
-        """Run until every batch is finished."""
+        """Run until every batch is finished, or the job is closed."""
         self._batches, loop = self.work.batches(), asyncio.get_running_loop()
         for at_s in self.work.kills:
             loop.call_at(at_s, self._kill)
         async with asyncio.timeout(4 * 3600):
-            while len(self.finished) < len(self._batches):
+            while len(self.finished) < len(self._batches) and not self._is_job_closed():
                 await asyncio.sleep(self.work.restart_s)
                 await self._run_process()
         executions = {
@@ -160,6 +161,10 @@ class KilledHost:
         }
         ends = len(set(self.log.process_ends))
         return HostRun(loop.time(), self.deaths, self.log.outcomes, executions, ends)
+
+    def _is_job_closed(self) -> bool:
+        budget = self.work.crash_budget
+        return budget is not None and len(set(self.log.process_ends)) > budget
 
     def _attempts_of(self, index: int) -> Iterable[BatchAttempt]:
         position, number = index % self.work.batch_items, index // self.work.batch_items
@@ -193,6 +198,8 @@ class KilledHost:
             replica.start_batch(self._batches[offset], is_redelivered=True, offset=offset)
         replica.tasks.start(replica.worker.publish_early())
         while not replica.tasks.failed.done() and len(self.finished) < len(self._batches):
+            if self._is_job_closed():
+                break
             self.finished |= set(replica.consumer.offsets)
             self._dispatch(replica, suspects - self.finished)
             await asyncio.wait([replica.tasks.failed], timeout=_POLL_S)

@@ -11,7 +11,7 @@ from core.outcomes import Outcome
 from core.supervised_tasks import TaskCancelledError
 from gpu_consumers.cancellation import liveness
 from gpu_consumers.engines.error_answers import error_code_of
-from gpu_consumers.inflight.online_call import OnlineCall
+from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.online import call_execution
 from tests.unit.gpu_consumers.fakes import run_loop
@@ -65,6 +65,34 @@ async def test_an_aborted_call_is_billed_and_its_caller_gets_the_usage(
     assert end.execution_s > 0
     (bill,) = replica.log.outcomes if durable else replica.log.bills
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, *tokens)
+
+
+async def test_an_aborted_whole_call_reports_what_was_executed_and_is_billed_nothing(
+    replica: OnlineReplica,
+) -> None:
+    replica.engine.counts_whole_calls = True
+    await replica.hold(call_chunk(stream=False))
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await replica.wait_ended()
+    (end,) = replica.log.ends
+    assert (end.status_code, end.input_tokens, end.output_tokens) == (499, 3, 7)
+    (bill,) = replica.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 0, 0)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_whole_call_past_its_deadline_reports_what_was_executed(
+    replica: OnlineReplica, durable: bool
+) -> None:
+    replica.engine.counts_whole_calls = True
+    await replica.hold(call_chunk(stream=False, durable=durable))
+    (call,) = replica.execution._running.values()
+    call.abort(CallAbortReason.DEADLINE)
+    await replica.wait_ended()
+    (end,) = replica.log.ends
+    assert (end.status_code, end.input_tokens, end.output_tokens) == (504, 3, 7)
+    (cost,) = replica.log.outcomes if durable else replica.log.bills
+    assert (cost.outcome, cost.input_tokens, cost.output_tokens) == (Outcome.EXPIRED, 0, 0)
 
 
 LATE, OVERDUE, EXPIRED = (504, "deadline_exceeded"), (504, "queue_timeout"), (Outcome.EXPIRED, 504)

@@ -1,6 +1,8 @@
 """Goal: a host that kills what runs on it costs its own time, and fails no innocent item."""
 
+import asyncio
 import random
+from uuid import UUID
 
 import pytest
 
@@ -8,10 +10,12 @@ from core.errors import EngineDeadError
 from core.outcomes import Outcome
 from gpu_consumers.quarantine.host_health import HostHealth
 from gpu_consumers.quarantine.host_history import UNEXPLAINED_ENDS_MAX, HostVerdict
+from gpu_consumers.quarantine.other_hosts import SUCCESSOR_S_MAX, WAIT_S_MAX
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, RecordingProducer, run_loop
 from tests.unit.gpu_consumers.killed_hosts import CONCURRENCY, Work, run_host
 from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
-from topics.records.records import AttemptUnit, Batch, BatchAttempt
+from topics.records.records import AttemptUnit, Batch, BatchAttempt, ReplicaProcess
 
 NEVER_S = 1000.0
 """Longer than any test: the host does not prove itself."""
@@ -63,6 +67,71 @@ async def test_an_item_that_crashed_alone_runs_alone_on_a_second_host(body: byte
     is_poison = body == b"crash"
     outcome = Outcome.FAILED if is_poison else Outcome.SUCCEEDED
     assert [outcome.outcome for outcome in log.outcomes] == [outcome]
+
+
+CRASHED, SUCCESSOR = UUID(int=71), UUID(int=72)
+
+
+def record_successor(attempts: MemoryAttemptLog, *, has_served: bool) -> None:
+    """Record the process that followed `CRASHED` on host `h`."""
+    process = ReplicaProcess("n", 1, "p", 0.0, has_served=has_served, predecessors=[CRASHED])
+    attempts.latest[SUCCESSOR] = BatchAttempt(SUCCESSOR, 1, [], False, host_id="h", process=process)
+
+
+def test_an_item_that_moves_is_charged_once_its_first_host_has_served() -> None:
+    """It was in its batch, in a tenth and alone in a crash: there is no fourth."""
+
+    async def run() -> None:
+        batch, attempts = batch_of(b"crash"), MemoryAttemptLog()
+        unit = AttemptUnit(0, 1, 2)
+        attempts.latest[batch.batch_id] = BatchAttempt(
+            batch.batch_id, 3, [unit], True, host_id="h", process_id=CRASHED
+        )
+        second = BulkReplica(attempts=attempts, host=host("other"))
+        second.start_batch(batch, is_redelivered=True)
+        await asyncio.sleep(SUCCESSOR_S_MAX / 2)
+        record_successor(attempts, has_served=False)
+        await asyncio.sleep(SUCCESSOR_S_MAX / 2 + 5)
+        assert (second.log.outcomes, second.engine.executed) == ([], [])
+        record_successor(attempts, has_served=True)
+        assert await second.wait_ended() is None
+        assert [outcome.outcome for outcome in second.log.outcomes] == [Outcome.FAILED]
+        assert second.engine.executed == []
+
+    run_in_virtual_time(run())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_item_whose_first_host_does_not_serve_runs_once_more(restarts: bool) -> None:
+    """The host is lost, or starts one process after the other."""
+
+    async def run() -> None:
+        batch, attempts, log = batch_of(b"crash"), MemoryAttemptLog(), RecordingProducer()
+        unit = AttemptUnit(0, 1, 2)
+        attempts.latest[batch.batch_id] = BatchAttempt(
+            batch.batch_id, 3, [unit], True, host_id="h", process_id=CRASHED
+        )
+        second = BulkReplica(log, attempts, host=host("other"))
+        second.start_batch(batch, is_redelivered=True)
+        loop, number = asyncio.get_running_loop(), 100
+        while not second.engine.executed:
+            await asyncio.sleep(SUCCESSOR_S_MAX / 2)
+            if restarts:
+                number += 1
+                process = ReplicaProcess("n", 1, "p", 0.0, predecessors=[CRASHED])
+                id_ = UUID(int=number)
+                attempts.latest[id_] = BatchAttempt(id_, 1, [], False, host_id="h", process=process)
+        limit_s = WAIT_S_MAX if restarts else SUCCESSOR_S_MAX
+        assert limit_s / 2 <= loop.time() <= limit_s + SUCCESSOR_S_MAX
+        assert isinstance(await second.wait_ended(), EngineDeadError)
+
+        third = BulkReplica(log, attempts, host=host("other"))
+        third.start_batch(batch, is_redelivered=True)
+        assert await third.wait_ended() is None
+        assert third.engine.executed == []
+        assert [outcome.outcome for outcome in log.outcomes] == [Outcome.FAILED]
+
+    run_in_virtual_time(run())
 
 
 async def test_suspects_run_together_on_a_failing_host() -> None:
@@ -158,3 +227,23 @@ def test_ends_that_a_quarter_of_poison_causes_count_for_its_job() -> None:
 
     assert ran.failed == poison
     assert ran.process_ends >= 0.9 * ran.deaths
+
+
+BUDGET = 60
+
+
+@pytest.mark.parametrize("poison_in", [1, 10])
+def test_few_ends_of_a_job_of_poison_are_not_counted(poison_in: int) -> None:
+    """The end that exceeds its budget comes at most a batch of ends late."""
+    item_count = 150 * poison_in
+    work = Work(
+        item_count=item_count,
+        item_s=1.5,
+        restart_s=1.0,
+        poison=frozenset(random.Random(1).sample(range(item_count), item_count // poison_in)),
+        batch_items=32,
+        crash_budget=BUDGET,
+    )
+    ran = run_host(work)
+    assert ran.process_ends > BUDGET
+    assert ran.deaths <= BUDGET + work.batch_items

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from core.errors import EngineDeadError
 from gpu_consumers import metrics
 from gpu_consumers.quarantine import process_log
-from gpu_consumers.quarantine.host_history import UNEXPLAINED_ENDS_MAX
+from gpu_consumers.quarantine.host_history import UNEXPLAINED_ENDS_MAX, successors
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog, is_host_fault
 from gpu_consumers.settings import HostSettings
@@ -105,6 +105,12 @@ async def test_a_predecessor_that_does_not_run_any_more_has_crashed(topic: Topic
     last = ProcessEnd(5.0, has_served=True, has_proven=False, ran_alone=True)
     assert await ends(topic) == [SHORT, last]
     assert process_id not in topic.attempts
+    (successor,) = [a for a in topic.attempts.values() if a.process is not None]
+    assert successors(topic.attempts.values(), process_id) == {successor.batch_id: False}
+    assert await ends(topic)  # the process after that one
+    (newest,) = [a for a in topic.attempts.values() if a.process is not None]
+    assert newest.process is not None
+    assert newest.process.predecessors == [process_id, successor.batch_id]
 
 
 @pytest.mark.parametrize(
