@@ -43,9 +43,11 @@ class DeferredReads:
     async def run(self, on_queued: Callable[[], None]) -> None:
         """Read until cancelled; `on_queued` is called when chunks were queued."""
         while True:
-            await asyncio.sleep(_PAUSE_S)
+            await self._handler.deferred_arrived.wait()
             if not len(self._queues.deferred):
+                self._handler.deferred_arrived.clear()
                 continue
+            await asyncio.sleep(_PAUSE_S)
             try:
                 if await self.read_once():
                     on_queued()

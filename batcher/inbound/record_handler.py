@@ -50,6 +50,7 @@ class RecordHandler:
         self._redelivered_below: dict[Partition, int] = {}
         self._unchecked: list[BufferedChunk] = []
         self._unchecked_arrived = asyncio.Event()
+        self.deferred_arrived = asyncio.Event()
         self.received_count = 0
 
     def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
@@ -116,6 +117,7 @@ class RecordHandler:
                 is_redelivery=is_redelivery,
             )
         )
+        self.deferred_arrived.set()
 
     def handle_deferred(self, deferred: DeferredRecord, record: ReceivedRecord | None) -> None:
         """Buffer a deferred record that was read again; None: it is not on the log any more.

@@ -191,3 +191,16 @@ def test_without_deferral_a_tenant_fills_the_buffer() -> None:
     bench.send(1)
     assert [*stopped, bench.queues.is_reading_stopped] == [False, True]
     assert bench.queues.item_count == ITEMS_MAX
+
+
+def test_the_loop_reads_what_is_deferred_and_reports_it() -> None:
+    async def read_two() -> None:
+        bench, queued = Bench(), asyncio.Event()
+        loop = asyncio.create_task(bench.reads.run(queued.set))
+        bench.send(1, chunks=6)
+        bench.finish(1)
+        await asyncio.wait_for(queued.wait(), 30)
+        loop.cancel()
+        assert bench.buffered() == [(1, 4), (1, 5)]
+
+    asyncio.run(read_two())
