@@ -71,7 +71,7 @@ class DeferredReads:
                 lambda: self._fetch(wanted, FETCH_S_MAX), name="batcher-deferred"
             )
         except KafkaUnavailableError:
-            self._put_back(taken)
+            self._defer_again(taken)
             raise
         for record in taken:
             self._handler.handle_deferred(
@@ -79,7 +79,7 @@ class DeferredReads:
             )
         return len(taken)
 
-    def _put_back(self, taken: list[DeferredRecord]) -> None:
+    def _defer_again(self, taken: list[DeferredRecord]) -> None:
         for record in taken:
             self._queues.release(record)
-        self._queues.deferred.put_back([r for r in taken if not r.ticket.is_dropped])
+        self._queues.deferred.defer_again([r for r in taken if not r.ticket.is_dropped])

@@ -65,7 +65,7 @@ class DeferredRecords:
         self._records.setdefault(record.key, deque()).append(record)
         self._count += 1
 
-    def put_back(self, records: list[DeferredRecord]) -> None:
+    def defer_again(self, records: list[DeferredRecord]) -> None:
         """Add records that were taken and could not be read, before the others of their tenant."""
         for record in reversed(records):
             self._records.setdefault(record.key, deque()).appendleft(record)
@@ -78,7 +78,7 @@ class DeferredRecords:
             self._count -= len(records) - len(kept)
             self._replace(key, kept)
 
-    def take(
+    def take_readable(
         self,
         count_max: int,
         *,

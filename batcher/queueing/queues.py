@@ -64,7 +64,7 @@ class Queues:
 
     def take_deferred(self, count_max: int) -> list[DeferredRecord]:
         """Remove and return deferred records to read now. Their space is reserved."""
-        return self.deferred.take(
+        return self.deferred.take_readable(
             count_max, buffered=self._items.by_tenant_pool.__getitem__, reserve=self._try_reserve
         )
 
