@@ -13,6 +13,11 @@ WAIT_SECONDS = Histogram(
 )
 BUFFERED_ITEMS = Gauge("millrace_batcher_held_items", "Items that wait for credit", ["pool"])
 BUFFERED_BYTES = Gauge("millrace_batcher_held_bytes", "Bytes of the items that wait")
+DEFERRALS = Counter(
+    "millrace_batcher_deferrals_total",
+    "Records of which only the offset was kept: their tenant had its quota of the buffer",
+)
+DEFERRED_RECORDS = Gauge("millrace_batcher_deferred_records", "Deferred records to read again")
 REQUEUED_ITEMS = Counter(
     "millrace_batcher_hand_back_total",
     "Items put back to the tail because they pinned an offset or crowded others out",

@@ -121,7 +121,7 @@ class PeriodicTasks:
             buffered_count=self.queues.item_count + self.queues.reserved_count,
             has_credit=any(self.ledger.best(pool, now_s=now_s) for pool in pools),
             open_count=self.acks.open_count,
-            is_full=self.queues.is_full,
+            is_full=self.queues.is_reading_stopped,
             rebalance_count=self.stream.rebalance_count,
         )
 
@@ -131,4 +131,5 @@ class PeriodicTasks:
         for pool, count in self.queues.waiting().items():
             metrics.BUFFERED_ITEMS.labels(pool).set(count)
         metrics.BUFFERED_BYTES.set(self.queues.byte_count)
+        metrics.DEFERRED_RECORDS.set(len(self.queues.deferred))
         metrics.OPEN_EVENTS.set(self.acks.open_count)

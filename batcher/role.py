@@ -14,6 +14,7 @@ from batcher.commit_watch import CheckCommits, watch_commits
 from batcher.database_clock import DatabaseClock, ReadDatabaseTime
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.faust_app.request_stream import RequestStream, build_app, group_of
+from batcher.inbound.deferred_reads import DeferredReads
 from batcher.inbound.record_handler import RecordHandler
 from batcher.inbound.redelivered_items import FindFinishedItems
 from batcher.inbound.unreadable_records import send_unreadable
@@ -38,9 +39,11 @@ from topics.clients.admin import TopicAdmin
 from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery, RecordProducer
+from topics.clients.record_fetcher import RecordFetcher
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
+from topics.records.catalogue import REQUESTS
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
@@ -160,6 +163,7 @@ class Batcher:
         queues = Queues(
             items_max=settings.held_items_max,
             bytes_max=settings.held_bytes_max,
+            deferred_max=settings.deferred_records_max if settings.job_class == "bulk" else 0,
             rank=drop_policy.rank,
         )
         self._record_handler = RecordHandler(
@@ -169,6 +173,10 @@ class Batcher:
             find_finished=deps.find_finished,
             clock=deps.clock,
         )
+        self._fetcher = RecordFetcher(
+            deps.kafka, REQUESTS[settings.job_class], client_id=f"{identity.batcher_id}-deferred"
+        )
+        self._deferred_reads = DeferredReads(queues, self._record_handler, self._fetcher.fetch)
         self._sender = BatchSender(
             self._producer,
             acks,
@@ -221,6 +229,7 @@ class Batcher:
             self._tasks.start(watch_commits(self._check_commits, self._controls.watermarks.numbers))
         self._tasks.start(self._dispatcher.run(self._periodic.publish_new_demand))
         self._tasks.start(self._record_handler.check_redeliveries(self.wake))
+        self._tasks.start(self._deferred_reads.run(self.wake))
         self._tasks.start(self._periodic.run())
         self._has_joined = True
         try:
@@ -306,6 +315,7 @@ class Batcher:
     def _disconnect(self) -> None:
         """Close every connection but Faust's; blocks."""
         self._capacity_reader.stop()
+        self._fetcher.close()
         if self._callers is not None:
             self._callers.stop()
         self._controls.stop()

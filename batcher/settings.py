@@ -44,10 +44,16 @@ class BatcherSettings(Settings):
     """Age from which a record that pins an offset or crowds others out is requeued."""
 
     held_items_max: int = Field(default=40_000, ge=1)
-    """Buffered items at which reading stops: twice what intake makes outstanding for a batcher."""
+    """Buffered items, twice what intake makes outstanding for a batcher. Pools and tenants share
+    them by quotas; records above the quota of their tenant are deferred."""
 
     held_bytes_max: int = Field(default=128 * MIB, ge=MIB)
-    """Buffered bytes at which reading stops."""
+    """Buffered bytes, shared in the same way."""
+
+    deferred_records_max: int = Field(default=8192, ge=0, le=1_000_000)
+    """bulk: records that may be deferred, about 2 KiB each; then reading stops. A deferred record
+    is read again when its tenant has less than its quota. 0: no quotas; reading stops when the
+    buffer is full."""
 
     in_flight_bytes_max: int = Field(default=16 * MIB, ge=2 * MIB, le=48 * MIB)
     """Unacknowledged bytes; below the capacity of the producer's queue, which blocks when full."""

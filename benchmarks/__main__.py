@@ -29,6 +29,7 @@ NAMES = (
     "first_token",
     "online_during_bulk",
     "open_jobs",
+    "newcomers",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 

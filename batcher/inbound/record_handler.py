@@ -10,6 +10,7 @@ from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.redelivered_items import CHUNKS_MAX, FindFinishedItems, has_item_rows
 from batcher.inbound.unreadable_records import read_chunk
 from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.deferred_records import DeferredRecord
 from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
@@ -49,6 +50,7 @@ class RecordHandler:
         self._redelivered_below: dict[Partition, int] = {}
         self._unchecked: list[BufferedChunk] = []
         self._unchecked_arrived = asyncio.Event()
+        self.deferred_arrived = asyncio.Event()
         self.received_count = 0
 
     def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
@@ -58,6 +60,7 @@ class RecordHandler:
     def on_revoke(self, partitions: list[Partition]) -> None:
         """Drop the chunks of these partitions: their records are delivered again."""
         self._acks.drop_partitions(partitions)
+        self._queues.deferred.remove(lambda record: record.ticket.is_dropped)
         for chunk in self._queues.snapshot():
             if chunk.ticket.is_dropped:
                 self._queues.remove(chunk)
@@ -70,7 +73,10 @@ class RecordHandler:
         report_unreadable: ReportUnreadable,
         settle: SettleOnDelivery,
     ) -> None:
-        """Buffer a record's chunk. Raises SchemaTooNewError: a newer release must read it."""
+        """Buffer a record's chunk, or defer the record if its tenant has its quota of the buffer.
+
+        Raises SchemaTooNewError: a newer release must read it.
+        """
         self.received_count += 1
         metrics.RECORDS.inc()
         now_s = self._clock.monotonic_s()
@@ -97,12 +103,52 @@ class RecordHandler:
         )
         if self._obsolete_items.settle_if_obsolete(chunk):
             return
+        if self._queues.admits((chunk.job.tenant_id, chunk.job.pool)):
+            self._accept(chunk, is_redelivery=is_redelivery)
+            return
+        metrics.DEFERRALS.inc()
+        self._queues.deferred.add(
+            DeferredRecord(
+                job=chunk.job,
+                ticket=ticket,
+                offset=record.offset,
+                item_count=chunk.item_count,
+                byte_count=chunk.byte_count,
+                is_redelivery=is_redelivery,
+            )
+        )
+        self.deferred_arrived.set()
+
+    def handle_deferred(self, deferred: DeferredRecord, record: ReceivedRecord | None) -> None:
+        """Buffer a deferred record that was read again; None: it is not on the log any more.
+
+        A record that left the log is settled: its job's items are emitted again (delivery rule 7).
+        """
+        self._queues.release(deferred)
+        ticket = deferred.ticket
+        if ticket.is_dropped:
+            return
+        if record is None:
+            self._acks.settle(ticket, deferred.item_count)
+            return
+        decoded = read_chunk(record)
+        chunk = BufferedChunk(
+            decoded.job,
+            decoded.items,
+            ticket,
+            redelivered=deferred.is_redelivery or decoded.redelivered,
+        )
+        if not self._obsolete_items.settle_if_obsolete(chunk):
+            self._accept(chunk, is_redelivery=deferred.is_redelivery)
+
+    def _accept(self, chunk: BufferedChunk, *, is_redelivery: bool) -> None:
+        """Queue a chunk, or check first which of its items have finished."""
         if is_redelivery and self._find_finished is not None and has_item_rows(chunk.job):
             self._unchecked.append(chunk)
             self._queues.reserve(chunk)
             self._unchecked_arrived.set()
             return
-        self._queues.add(chunk, now_s=now_s)
+        self._queues.add(chunk, now_s=self._clock.monotonic_s())
 
     async def check_redeliveries(self, on_queued: Callable[[], None]) -> None:
         """Queue redelivered chunks without their finished items, until cancelled."""

@@ -19,6 +19,7 @@ from batcher.policy.batch_closing import (
     close_reason,
     closes_at_s,
     item_count_cap,
+    turn_items,
 )
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queueing.buffered_chunk import BufferedChunk
@@ -59,8 +60,8 @@ class Dispatcher:
         self._work_available.set()
 
     async def wait_until_not_full(self) -> None:
-        """Return once the queues accept more records."""
-        while self._queues.is_full:
+        """Return once more records may be read."""
+        while self._queues.is_reading_stopped:
             self._not_full.clear()
             await self._not_full.wait()
 
@@ -77,7 +78,7 @@ class Dispatcher:
             timer = (
                 None if next_in_s is None else loop.call_later(next_in_s, self._work_available.set)
             )
-            if not self._queues.is_full:
+            if not self._queues.is_reading_stopped:
                 self._not_full.set()
             if self._queues.item_count:
                 on_waiting()
@@ -134,7 +135,14 @@ class Dispatcher:
         now: Instant,
     ) -> None:
         popped = self._queues.pop_batch(
-            queue, item_count_max=item_count_max, token_count_max=self._limits.token_count_max
+            queue,
+            item_count_max=item_count_max,
+            token_count_max=self._limits.token_count_max,
+            turn_items_max=turn_items(
+                len(self._queues.pools[queue.key.pool].counters),
+                items_per_s=replica.capacity.items_per_s,
+                item_count_max=item_count_max,
+            ),
         )
         queue.since_s = now.monotonic_s
         chunks = [chunk for chunk in popped if not self._settle_if_obsolete(chunk)]

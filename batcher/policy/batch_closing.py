@@ -7,6 +7,14 @@ items at once; a busy one waits for a full batch, but never longer than the maxi
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+ROUND_S: Final = 0.25
+"""Seconds of a replica's throughput in which every waiting tenant has a turn."""
+
+ROUND_TENANTS_MAX: Final = 100
+"""With more tenants turns get no shorter, but rounds longer: a replica gets at most 400 turns a
+second, each a part of a batch."""
 
 
 class BatchCloseReason(StrEnum):
@@ -83,6 +91,20 @@ def item_count_cap(limits: BatchLimits, *, items_per_s: float, concurrency: int)
     """
     fitting = int(items_per_s * limits.run_s_max) if items_per_s > 0 else concurrency
     return max(1, min(limits.item_count_max, fitting))
+
+
+def turn_items(tenant_count: int, *, items_per_s: float, item_count_max: int) -> int:
+    """Return how many items of one tenant go before the next tenant has its turn, at least 1.
+
+    Every waiting tenant has a turn within `ROUND_S` of the replica's measured throughput, as long
+    as they are `ROUND_TENANTS_MAX` or fewer: a tenant that comes waits for one turn of each other
+    one. Source: deficit round robin, whose latency is the sum of the quanta (Shreedhar and
+    Varghese, SIGCOMM 1995). While the rate is unknown (0), a turn is `item_count_max`, a batch.
+    """
+    if items_per_s <= 0:
+        return item_count_max
+    fair = int(items_per_s * ROUND_S / min(max(1, tenant_count), ROUND_TENANTS_MAX))
+    return max(1, min(fair, item_count_max))
 
 
 def fitting_prefix(

@@ -62,6 +62,10 @@ class VirtualCounters(Generic[K]):
         self._active.set_priority(client, counter)
         self._level = max(self._level, self._lowest(self._active))
 
+    def least_served(self) -> K:
+        """Return the least served active client, the first one of equals: O(log n)."""
+        return self._active.first()
+
     def least_served_of(self, clients: Iterable[K]) -> K:
         """Return the least served of these active clients; the first one of equals."""
         return min(clients, key=self._active.priority)

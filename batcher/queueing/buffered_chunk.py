@@ -62,6 +62,11 @@ class BufferedChunk:
         )
         self.is_removed = False  # left the queues
 
+    @property
+    def item_count(self) -> int:
+        """The items that have not left the chunk."""
+        return len(self.items)
+
     def split(self, count: int) -> "BufferedChunk":
         """Return a chunk of the first `count` items; this one keeps the rest."""
         front = BufferedChunk(

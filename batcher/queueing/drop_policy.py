@@ -10,6 +10,7 @@ from batcher import metrics
 from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.deferred_records import DeferredRecord
 from core.urgency import rank
 from topics.records.records import JobControl, JobRef
 from topics.tail_readers.job_controls import (
@@ -76,11 +77,11 @@ class ObsoleteItems:
     acks: OrderedAcks
     policy: DropPolicy
 
-    def settle_if_obsolete(self, chunk: BufferedChunk) -> bool:
+    def settle_if_obsolete(self, chunk: BufferedChunk | DeferredRecord) -> bool:
         """Return whether the chunk is obsolete; its items are then settled."""
         reason = self.policy.drop_reason(chunk.job, since_s=chunk.ticket.arrived_s)
         if reason is None:
             return False
-        metrics.ITEMS_DROPPED.labels(reason).inc(len(chunk.items))
-        self.acks.settle(chunk.ticket, len(chunk.items))
+        metrics.ITEMS_DROPPED.labels(reason).inc(chunk.item_count)
+        self.acks.settle(chunk.ticket, chunk.item_count)
         return True

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batcher import metrics
-from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.outbound.batch_sender import BatchSender
 from batcher.policy.credits import CreditLedger
 from batcher.queueing.drop_policy import ObsoleteItems
@@ -51,10 +51,11 @@ class QueueMaintenance:
         self.forget_pools()
 
     def drop_obsolete(self) -> None:
-        """Remove obsolete chunks."""
+        """Remove obsolete chunks and deferred records."""
         for chunk in self.queues.snapshot():
             if self.obsolete_items.settle_if_obsolete(chunk):
                 self.queues.remove(chunk)
+        self.queues.deferred.remove(self.obsolete_items.settle_if_obsolete)
 
     def queue_unsent(self) -> None:
         """Queue the items of batches whose partition is unavailable, for another partition."""
@@ -72,10 +73,13 @@ class QueueMaintenance:
         everything that is buffered again and again.
         """
         now_s = self.clock.monotonic_s()
-        old = [c for c in self.queues.snapshot() if now_s - c.ticket.arrived_s >= self.hold_limit_s]
-        if not old:
+        old = [c for c in self.queues.snapshot() if self._is_old(c.ticket, now_s)]
+        old_deferred = [r for r in self.queues.deferred if self._is_old(r.ticket, now_s)]
+        if not old and not old_deferred:
             return
         pinning = self.acks.pinning(PIN_GAIN[self.job_class])
+        for record in [r for r in old_deferred if r.ticket in pinning][:REQUEUES_MAX]:
+            record.is_urgent = True  # once it was read again, a later run requeues it
         was_full = self.queues.is_full  # before the first requeued chunk makes space
         with_credit = {pool for pool in self.ledger.pools if self.ledger.best(pool, now_s=now_s)}
         recent = {p for p in with_credit if now_s - self.queues.last_added_s(p) < POOL_SEARCH_S}
@@ -91,6 +95,9 @@ class QueueMaintenance:
                 self.queues.remove(chunk)
                 self.sender.requeue(chunk)
                 metrics.REQUEUED_ITEMS.inc(len(chunk.items))
+
+    def _is_old(self, ticket: AckTicket, now_s: float) -> bool:
+        return now_s - ticket.arrived_s >= self.hold_limit_s
 
     def forget_pools(self) -> None:
         """Forget pools without waiting items and without replicas."""

@@ -139,6 +139,8 @@ class PoolQueue:
 
     def next_tenant(self, queue: BatchKeyQueue) -> UUID:
         """Return the tenant of `queue` that the pool served least."""
+        if len(queue.tenants) == len(self.counters):  # every active tenant is in this queue
+            return self.counters.least_served()
         return self.counters.least_served_of(queue.tenants)
 
     def by_fairness(self) -> list[BatchKeyQueue]:

@@ -1,13 +1,16 @@
 """All buffered chunks: by pool, batch key, tenant and job, each with its acknowledgement ticket.
 
-Bounded by items and bytes; the caller stops accepting records while `is_full`.
+Bounded by items and bytes, which pools and tenants share by quotas. A record above the quota of its
+tenant is deferred; the caller stops reading records while `is_reading_stopped`.
 """
 
 from collections.abc import Callable, Container, Iterator
 
 from batcher.policy.batch_closing import fitting_prefix
+from batcher.policy.buffer_quotas import BufferUsage, TenantPool
 from batcher.policy.fairness import VirtualCounters
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
+from batcher.queueing.deferred_records import DeferredRecord, DeferredRecords
 from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue, TenantQueue
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import JobRef
@@ -20,35 +23,60 @@ class Queues:
     """Every chunk of this batcher that is not dispatched."""
 
     def __init__(
-        self, *, items_max: int, bytes_max: int, rank: Callable[[JobRef], int] = lambda _: 0
+        self,
+        *,
+        items_max: int,
+        bytes_max: int,
+        deferred_max: int = 0,
+        rank: Callable[[JobRef], int] = lambda _: 0,
     ) -> None:
-        """`rank` orders the jobs of a tenant, the lowest first."""
-        self._items_max, self._bytes_max = items_max, bytes_max
+        """`rank` orders the jobs of a tenant, the lowest first.
+
+        With a `deferred_max` of 0 no record is deferred: every chunk is buffered until all is full.
+        """
+        self._items, self._bytes = BufferUsage(items_max), BufferUsage(bytes_max)
         self._rank = rank
         self.pools: dict[str, PoolQueue] = {}
         self.item_count = 0
         self.byte_count = 0
         self.reserved_count = 0
-        self._reserved_bytes = 0
+        self.deferred = DeferredRecords(deferred_max)
         self._chunks: set[BufferedChunk] = set()
 
     @property
     def is_full(self) -> bool:
-        """Whether no more records should be accepted; one chunk may exceed the bound."""
-        return (
-            self.item_count + self.reserved_count >= self._items_max
-            or self.byte_count + self._reserved_bytes >= self._bytes_max
+        """Whether no more chunks should be buffered; one chunk may exceed the bound."""
+        return self._items.is_full or self._bytes.is_full
+
+    @property
+    def is_reading_stopped(self) -> bool:
+        """Whether no more records should be read."""
+        return self.deferred.is_full if self.deferred.is_enabled else self.is_full
+
+    def admits(self, key: TenantPool) -> bool:
+        """Whether a chunk that arrives for this tenant and pool is buffered, and not deferred.
+
+        The chunks of a tenant keep their order: behind a deferred one all are deferred.
+        """
+        if not self.deferred.is_enabled:
+            return True
+        return key not in self.deferred and self._has_quota(key)
+
+    def take_deferred(self, count_max: int) -> list[DeferredRecord]:
+        """Remove and return deferred records to read now. Their space is reserved."""
+        return self.deferred.take_readable(
+            count_max, buffered=self._items.by_tenant_pool.__getitem__, reserve=self._try_reserve
         )
 
-    def reserve(self, chunk: BufferedChunk) -> None:
-        """Count a chunk that is added or dropped later, after its check."""
-        self.reserved_count += len(chunk.items)
-        self._reserved_bytes += chunk.byte_count
+    def reserve(self, record: BufferedChunk | DeferredRecord) -> None:
+        """Count items that are added or dropped later, after a check or after they were read."""
+        self.reserved_count += record.item_count
+        self._use(record.job, record.item_count, record.byte_count)
 
-    def release(self, chunk: BufferedChunk) -> None:
+    def release(self, record: BufferedChunk | DeferredRecord) -> None:
         """Undo `reserve`."""
-        self.reserved_count -= len(chunk.items)
-        self._reserved_bytes -= chunk.byte_count
+        self.reserved_count -= record.item_count
+        self._use(record.job, -record.item_count, -record.byte_count)
 
     def waiting(self) -> dict[str, int]:
         """Return the waiting items by pool."""
@@ -80,26 +108,38 @@ class Queues:
         self._chunks.add(chunk)
 
     def pop_batch(
-        self, queue: BatchKeyQueue, *, item_count_max: int, token_count_max: int
+        self,
+        queue: BatchKeyQueue,
+        *,
+        item_count_max: int,
+        token_count_max: int,
+        turn_items_max: int | None = None,
     ) -> list[BufferedChunk]:
         """Remove a batch from a queue that is not empty, the least served tenant and job first.
 
-        The batch has at least one item. Only its first chunk may be split.
+        The batch has at least one item. A chunk is split if it is the first and does not fit, or
+        if it has more than `turn_items_max` items and another tenant waits.
         """
-        batch = [self._pop_first(queue, item_count_max, token_count_max)]
-        items_left = item_count_max - len(batch[0].items)
-        tokens_left = token_count_max - batch[0].token_count
-        bytes_left = BATCH_BYTES_MAX - batch[0].byte_count
-        while queue.item_count:
+        batch: list[BufferedChunk] = []
+        items_left, tokens_left, bytes_left = item_count_max, token_count_max, BATCH_BYTES_MAX
+        while queue.item_count and items_left:
             chunk = self._next(queue)
-            items_left -= len(chunk.items)
-            tokens_left -= chunk.token_count
-            bytes_left -= chunk.byte_count
-            if min(items_left, tokens_left, bytes_left) < 0:
+            count = len(chunk.items)
+            if turn_items_max is not None and count > turn_items_max and len(queue.tenants) > 1:
+                count = min(turn_items_max, items_left)
+            if not batch:
+                count = _fitting_count(chunk, min(count, items_left), tokens_left)
+            elif (
+                count > items_left
+                or _tokens_of_first(chunk, count) > tokens_left
+                or chunk.byte_count > bytes_left
+            ):
                 break
-            self._charge(queue, chunk)
-            self.remove(chunk)
-            batch.append(chunk)
+            front = self._pop_front(queue, chunk, count)
+            items_left -= count
+            tokens_left -= front.token_count
+            bytes_left -= front.byte_count
+            batch.append(front)
         return batch
 
     def remove(self, chunk: BufferedChunk) -> None:
@@ -147,22 +187,12 @@ class Queues:
         """Return every chunk in no order, from a copy: chunks may be removed meanwhile."""
         return iter(list(self._chunks))
 
-    def _pop_first(
-        self, queue: BatchKeyQueue, item_count_max: int, token_count_max: int
-    ) -> BufferedChunk:
-        """Remove the next chunk, or the front of it that fits."""
-        chunk = self._next(queue)
-        fitting = len(chunk.items)
-        if fitting > item_count_max or chunk.token_count > token_count_max:
-            fitting = fitting_prefix(
-                [item.token_count for item in chunk.items],
-                item_count_max=item_count_max,
-                token_count_max=token_count_max,
-            )
-        fits = fitting == len(chunk.items)
-        front = chunk if fits else self._split(queue, chunk, fitting)
+    def _pop_front(self, queue: BatchKeyQueue, chunk: BufferedChunk, count: int) -> BufferedChunk:
+        """Remove the first `count` items of the next chunk, or all of it."""
+        is_whole = count == len(chunk.items)
+        front = chunk if is_whole else self._split(queue, chunk, count)
         self._charge(queue, front)
-        if fits:
+        if is_whole:
             self.remove(chunk)
         return front
 
@@ -192,7 +222,39 @@ class Queues:
         pool.item_count += items
         self.item_count += items
         self.byte_count += sign * chunk.byte_count
+        self._use(chunk.job, items, sign * chunk.byte_count)
+
+    def _has_quota(self, key: TenantPool) -> bool:
+        return self._items.admits(key) and self._bytes.admits(key)
+
+    def _try_reserve(self, record: DeferredRecord) -> bool:
+        if not record.is_urgent and not self._has_quota(record.key):
+            return False
+        self.reserve(record)
+        return True
+
+    def _use(self, job: JobRef, items: int, byte_count: int) -> None:
+        key = job.tenant_id, job.pool
+        self._items.add(key, items)
+        self._bytes.add(key, byte_count)
 
     def _new_pool(self, name: str) -> PoolQueue:
         pool = self.pools[name] = PoolQueue({}, VirtualCounters())
         return pool
+
+
+def _fitting_count(chunk: BufferedChunk, item_count_max: int, token_count_max: int) -> int:
+    """Return how many of the first items of a chunk fit: one at least."""
+    if len(chunk.items) <= item_count_max and chunk.token_count <= token_count_max:
+        return len(chunk.items)
+    return fitting_prefix(
+        [item.token_count for item in chunk.items],
+        item_count_max=item_count_max,
+        token_count_max=token_count_max,
+    )
+
+
+def _tokens_of_first(chunk: BufferedChunk, count: int) -> int:
+    if count == len(chunk.items):
+        return chunk.token_count
+    return sum(item.token_count for item in chunk.items[:count])

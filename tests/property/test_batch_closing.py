@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.policy.batch_closing import (
+    ROUND_S,
+    ROUND_TENANTS_MAX,
     BatchCandidate,
     BatchLimits,
     Instant,
@@ -11,6 +13,7 @@ from batcher.policy.batch_closing import (
     closes_at_s,
     fitting_prefix,
     item_count_cap,
+    turn_items,
 )
 
 limits = st.builds(
@@ -79,3 +82,26 @@ def test_item_cap_is_at_least_one_and_bounded_by_time(
     assert 1 <= cap <= limits.item_count_max
     if items_per_s > 0 and cap > 1:
         assert cap <= items_per_s * limits.run_s_max
+
+
+@given(
+    tenants=st.integers(1, 2000),
+    rate=st.floats(0.1, 100_000),
+    cap=st.integers(1, 1000),
+)
+def test_turns_give_every_tenant_one_in_a_round(tenants: int, rate: float, cap: int) -> None:
+    turn = turn_items(tenants, items_per_s=rate, item_count_max=cap)
+    assert 1 <= turn <= cap
+    if tenants <= ROUND_TENANTS_MAX and turn > 1:
+        assert tenants * turn <= rate * ROUND_S
+    if turn < cap:
+        assert rate / (turn + 1) <= ROUND_TENANTS_MAX / ROUND_S
+
+
+def test_turns_are_batches_for_few_tenants_and_while_the_rate_is_unknown() -> None:
+    def turn(tenants: int, rate: float) -> int:
+        return turn_items(tenants, items_per_s=rate, item_count_max=100)
+
+    assert [turn(n, 3200.0) for n in (1, 8, 50, 100, 1000)] == [100, 100, 16, 8, 8]
+    assert turn(50, 0.0) == 100
+    assert turn(50, 10.0) == 1

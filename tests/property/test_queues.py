@@ -137,6 +137,18 @@ def test_only_the_first_chunk_of_a_batch_is_split_and_a_large_item_is_alone() ->
     assert [len(chunk.items) for chunk in pop(large, token_count_max=100)] == [1]
 
 
+def test_tenants_take_turns_within_a_batch_and_a_tenant_alone_is_not_split() -> None:
+    def batch(*chunks: BufferedChunk) -> list[tuple[int, int]]:
+        queue = unbounded(*chunks)
+        lane = queue.pools["p"].by_fairness()[0]
+        popped = queue.pop_batch(lane, item_count_max=100, token_count_max=10**6, turn_items_max=30)
+        return [(TENANTS.index(chunk.job.tenant_id), len(chunk.items)) for chunk in popped]
+
+    first, second = (buffered_chunk(job_of(number), range(100)) for number in (0, 1))
+    assert batch(first, second) == [(0, 30), (1, 30), (0, 30), (1, 10)]
+    assert batch(buffered_chunk(job_of(0), range(100))) == [(0, 100)]
+
+
 def test_batch_is_bounded_in_bytes() -> None:
     large = (buffered_chunk(job_of(n), range(1), body=b"x" * 250_000) for n in range(9))
     taken = pop(unbounded(*large))

@@ -102,6 +102,29 @@ def test_rebalances_lose_nothing(bench: Bench) -> None:
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(2000)}
 
 
+def test_a_newcomer_runs_although_others_have_more_on_the_log_than_the_buffer_holds(
+    bench: Bench,
+) -> None:
+    replica = bench.start_replica(window=0)
+    batcher = bench.start_batcher(held_items_max=2000)
+    batcher.ready()
+    whales = [job_ref(number) for number in range(1, 5)]
+    for job in whales:
+        bench.requests.send(job, 4000)
+    newcomer = job_ref(9)
+    bench.requests.send(newcomer, 10)
+    wait_until(lambda: replica.waiting)
+    wait_until(lambda: max(replica.waiting.values()) >= 1000)
+    replica.window = 400
+    wait_until(lambda: len(replica.items()) == 16_010)
+    wait_until(lambda: bench.lag() == 0)
+    assert batcher.stop() == 0
+    assert set(replica.items().values()) == {1}
+    order = [chunk.job.job_id for batch in replica.batches for chunk in batch.parts]
+    sizes = [len(chunk.items) for batch in replica.batches for chunk in batch.parts]
+    assert sum(sizes[: order.index(newcomer.job_id)]) <= 2000
+
+
 def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(bench: Bench) -> None:
     replica = bench.start_replica(window=0)
     batcher = bench.start_batcher(held_items_max=2000, stall_limit_s=5)
@@ -110,7 +133,7 @@ def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(bench: Ben
     before = memory_bytes(batcher)
     for number in range(1, 9):
         bench.requests.send(job_ref(number), 5000, size=2000)  # 80 MB in all
-    wait_until(lambda: max(replica.waiting.values()) >= 2000)
+    wait_until(lambda: max(replica.waiting.values()) >= 1000)
     # Long enough for a watchdog that mistakes an empty pool for a standstill.
     wait_until(lambda: replica.demand_age_s > 8)
     assert max(replica.waiting.values()) <= 2000 + 100

@@ -8,6 +8,7 @@ from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.policy.credits import CreditLedger
 from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.deferred_records import DeferredRecord
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import PIN_GAIN, POOL_SEARCH_S, REQUEUES_MAX, QueueMaintenance
 from batcher.queueing.queues import Queues
@@ -34,10 +35,11 @@ class Bench:
     def __init__(self) -> None:
         self.clock, self.recorder = ManualClock(10_000.0), Recorder()
         self.number = 0
-        self.queues = Queues(items_max=10 * CHUNKS, bytes_max=10**9)
+        self.queues = Queues(items_max=10 * CHUNKS, bytes_max=10**9, deferred_max=100)
         self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
         self.acks = OrderedAcks(lambda _: None)
-        policy = DropPolicy(JobStates(), DatabaseClock(self.clock, None))
+        self.states = JobStates()
+        policy = DropPolicy(self.states, DatabaseClock(self.clock, None))
         self.maintenance = QueueMaintenance(
             queues=self.queues,
             ledger=self.ledger,
@@ -68,6 +70,15 @@ class Bench:
         chunk = buffered(job_ref(self.number, pool=pool), [0], ticket)
         self.queues.add(chunk, now_s=now_s)
         return chunk
+
+    def defer(self, number: int) -> DeferredRecord:
+        """Defer a record of this job from the shared partition."""
+        ticket = self.acks.track(
+            SHARED, None, item_count=1, now_s=self.clock.now_s, byte_count=1000
+        )
+        record = DeferredRecord(job_ref(number, pool="dead"), ticket, 0, 1, 1000, False)
+        self.queues.deferred.add(record)
+        return record
 
     def finish(self, chunk: BufferedChunk) -> None:
         """Dispatch and settle a chunk."""
@@ -176,6 +187,25 @@ def test_requeued_bytes_are_bounded_with_a_slow_second_pool(bench: Bench) -> Non
     assert 0 < rewritten <= brought / PIN_GAIN["bulk"]
     # What a crash repeats is bounded by what waits, however long.
     assert most_open <= 40 * PIN_GAIN["bulk"]
+
+
+def test_a_deferred_record_that_pins_is_read_whatever_its_quota(bench: Bench) -> None:
+    deferred = bench.defer(1)
+    for _ in range(4):
+        bench.finish(bench.add_shared("live", byte_count=1000))
+    bench.requeue_old()
+    assert not deferred.is_urgent
+    bench.clock.now_s += LIMIT_S
+    bench.requeue_old()
+    assert deferred.is_urgent
+
+
+def test_deferred_records_of_closed_jobs_are_settled(bench: Bench) -> None:
+    closed, kept = bench.defer(1), bench.defer(2)
+    bench.states.close(1)
+    bench.maintenance.drop_obsolete()
+    assert list(bench.queues.deferred) == [kept]
+    assert closed.ticket.open_count == 0
 
 
 def test_empty_pools_without_replicas_are_forgotten(bench: Bench) -> None:
