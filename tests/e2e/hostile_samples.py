@@ -1,4 +1,4 @@
-"""Names of the hostile bodies that the tests of vLLM send; the drill sends all of them."""
+"""Names of the hostile bodies that the tests of vLLM send, and limits. The drill sends all."""
 
 from typing import Final
 
@@ -21,3 +21,8 @@ HOSTILE_INPUTS: Final = {
     "a long input",
 }
 """Of a model that embeds and scores."""
+
+OTHERS_S_MAX = 5.0
+"""Seconds of another tenant's call, on a machine that runs other tests. The drill allows 0.5 s."""
+
+GROWN_BYTES_MAX = 200 * 1024 * 1024

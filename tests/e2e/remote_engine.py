@@ -17,7 +17,11 @@ import psutil
 
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, SlotCounts, UsageMeter
 from gpu_consumers.engines.engine_slots import square_root_headroom
+from tests.integration.engines.conformance import MODEL
 from tests.support.until import until
+
+VLLM_ENV = {"KIND": "vllm", "MODEL_NAME": MODEL, "CONCURRENCY": "20", "VLLM_MAX_NUM_SEQS": "16"}
+"""Settings of an engine of real vLLM, without the model."""
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 60.0

@@ -52,9 +52,7 @@ class Job:
 
     def load(self) -> JobLoad:
         ids = self.ref.job_id, self.ref.tenant_id
-        return JobLoad(
-            *ids, "m", self.ref.pool, self.total, self.emitted, self.rows, is_leased=True
-        )
+        return JobLoad(*ids, self.ref.pool, self.total, self.emitted, self.rows)
 
 
 @dataclass

@@ -4,8 +4,11 @@ from pathlib import PurePosixPath
 
 from xdist.scheduler import LoadFileScheduling
 
-LONGEST = ("test_vllm_engine", "test_demo", "test_vllm")
+LONGEST = ("test_vllm_engine", "test_demo", "test_vllm_pooling", "test_vllm")
 """Files that take minutes. They run first, so that no worker starts one at the end."""
+
+ENGINES = frozenset({"test_vllm_engine", "test_vllm_pooling"})
+"""Files whose classes start an engine each."""
 
 SHARED_STACK = frozenset(
     f"test_{name}"
@@ -31,8 +34,7 @@ def rank_of(stem: str) -> int:
 class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """All tests of a file run in one worker, with two exceptions.
 
-    The classes of a file of real engines have one engine each, so each class is a unit. The files
-    that share a stack are one unit together.
+    Each class of `ENGINES` is a unit. The files of `SHARED_STACK` are one unit together.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -40,6 +42,6 @@ class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
         stem = PurePosixPath(file).stem
         if stem in SHARED_STACK and "/e2e/" in f"/{file}":
             return "shared stack"
-        if stem == "test_vllm_engine" and len(names) > 1:
+        if stem in ENGINES and len(names) > 1:
             return f"{file}::{names[0]}"
         return file
