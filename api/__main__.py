@@ -12,15 +12,15 @@ from api.http.uvicorn_server import http_server
 from api.online.online_runtime import OnlineDeps
 from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
-from core.body_limit_settings import BodyLimits
+from core.bodies.body_limit_settings import BodyLimits
 from core.clock import SystemClock
 from core.errors import MillraceError
-from core.logs import configure_logs
-from core.metrics import serve_metrics
-from core.open_files import request_open_file_limit
-from core.role_lifecycle import report_ready, run_role
+from core.runtime.logs import configure_logs
+from core.runtime.metrics import serve_metrics
+from core.runtime.open_files import request_open_file_limit
+from core.runtime.role_lifecycle import report_ready, run_role
+from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
-from core.shutdown import stop_on_signals
 from results.webhooks.settings import WebhookSettings
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine

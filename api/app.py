@@ -34,7 +34,7 @@ from api.views.view_services import create_view_services
 from api.webhooks import delivery_routes, endpoint_routes
 from api.webhooks.webhook_services import webhook_services
 from core.clock import Clock
-from core.supervised_tasks import supervise
+from core.runtime.supervised_tasks import supervise
 from results.webhooks.settings import WebhookSettings
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
 from tenancy.api_keys import working_keys

@@ -16,11 +16,11 @@ from batcher.role import BatcherDeps, run_batcher
 from batcher.settings import BatcherSettings
 from core.clock import SystemClock
 from core.commit_watermark import CommitWatch
-from core.logs import configure_logs
-from core.metrics import serve_metrics
-from core.role_lifecycle import run_role
+from core.runtime.logs import configure_logs
+from core.runtime.metrics import serve_metrics
+from core.runtime.role_lifecycle import run_role
+from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
-from core.shutdown import stop_on_signals
 from storage.postgres.database_times import database_now_s
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings

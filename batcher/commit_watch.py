@@ -7,7 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from core.commit_watermark import CHECK_INTERVAL_S
-from core.futures import run_in_daemon_thread
+from core.runtime.futures import run_in_daemon_thread
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 CheckCommits = Callable[[Mapping[UUID, int]], None]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from core.clock import Clock, DatabaseTime
-from core.futures import run_in_daemon_thread
+from core.runtime.futures import run_in_daemon_thread
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from batcher.queueing.queues import Queues
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
-from core.futures import run_in_daemon_thread
+from core.runtime.futures import run_in_daemon_thread
 from topics.clients.admin import TopicAdmin
 from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.unreadable_partitions import UnreadablePartitions

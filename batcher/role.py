@@ -32,9 +32,9 @@ from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
-from core.futures import run_in_daemon_thread
-from core.role_lifecycle import report_ready
-from core.supervised_tasks import SupervisedTasks
+from core.runtime.futures import run_in_daemon_thread
+from core.runtime.role_lifecycle import report_ready
+from core.runtime.supervised_tasks import SupervisedTasks
 from topics.clients.admin import TopicAdmin
 from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.offset_tracker import Partition

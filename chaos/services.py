@@ -29,7 +29,7 @@ from cli.stack.processes.ports import HOST, accepts_connections, reserve_ports
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import embedded_kafka, embedded_postgres
 from cli.stack.services.embedded_kafka import LOGGING, java_command, server_properties
-from core.shutdown import SignalSafeEvent
+from core.runtime.shutdown import SignalSafeEvent
 
 HEAP: Final = "320m"
 CLUSTER_ID: Final = "bWlsbHJhY2UtY2hhb3MtMQ"

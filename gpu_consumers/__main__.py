@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import uvloop
 
-from core.body_limit_settings import BodyLimits
+from core.bodies.body_limit_settings import BodyLimits
 from core.clock import SystemClock
-from core.logs import configure_logs
-from core.metrics import serve_metrics
-from core.open_files import request_open_file_limit
-from core.role_lifecycle import report_ready, run_role
+from core.runtime.logs import configure_logs
+from core.runtime.metrics import serve_metrics
+from core.runtime.open_files import request_open_file_limit
+from core.runtime.role_lifecycle import report_ready, run_role
+from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
-from core.shutdown import stop_on_signals
 from gpu_consumers import metrics
 from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.open_engine import open_engine

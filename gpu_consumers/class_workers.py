@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from core.clock import Clock
-from core.supervised_tasks import SupervisedTasks
+from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from core.supervised_tasks import SupervisedTasks
+from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.class_workers import REVOKE_S_MAX, ClassWorker
 from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, PoolHealth

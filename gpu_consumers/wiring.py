@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.clock import Clock, DatabaseTime, SystemClock
 from core.ids import new_uuid
-from core.supervised_tasks import SupervisedTasks
+from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
 from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.bulk.waiting_batches import WaitingBatches

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from core.body_limit_settings import BodyLimits
+from core.bodies.body_limit_settings import BodyLimits
 from core.clock import Clock, SystemClock
 from core.commit_watermark import CHECK_INTERVAL_S
 from core.ids import new_uuid
-from core.logs import configure_logs
-from core.metrics import serve_metrics
-from core.role_lifecycle import report_ready, run_role
+from core.runtime.logs import configure_logs
+from core.runtime.metrics import serve_metrics
+from core.runtime.role_lifecycle import report_ready, run_role
+from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
-from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.expansion.expander import Expander
 from jobs.expansion.intake_loop import IntakeLoop

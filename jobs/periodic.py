@@ -7,7 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from core.body_limit_settings import BodyLimits
+from core.bodies.body_limit_settings import BodyLimits
 from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.load_cache import RECONCILE_INTERVAL_S, LoadCache

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from core.errors import MillraceError
-from core.logs import configure_logs
+from core.runtime.logs import configure_logs
 from migrations.runner import upgrade
 from storage.postgres.engines import DATABASE_UNAVAILABLE, driver_message
 from storage.postgres.settings import DatabaseSettings

@@ -11,11 +11,11 @@ from typing import Final
 from core.clock import SystemClock
 from core.errors import SettingsError
 from core.ids import new_uuid
-from core.logs import configure_logs
-from core.metrics import serve_metrics
-from core.role_lifecycle import report_ready, run_role
+from core.runtime.logs import configure_logs
+from core.runtime.metrics import serve_metrics
+from core.runtime.role_lifecycle import report_ready, run_role
+from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
-from core.shutdown import stop_on_signals
 from jobs.commit_checks import start_commit_checks
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.recovery.retry_policy import RetryRules

@@ -320,7 +320,7 @@ def http_server(
         loop="uvloop",
         ws="none",
         access_log=False,
-        log_config=None,  # core.logs configures every logger
+        log_config=None,  # core.runtime.logs configures every logger
         server_header=False,
         proxy_headers=False,  # nothing depends on the client's address
         timeout_keep_alive=settings.keep_alive_s,

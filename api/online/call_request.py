@@ -24,10 +24,10 @@ from api.http.request_bodies import (
 from api.online.calls import ParsedCall, ReceivedCall
 from api.online.exchange import Exchange
 from api.online.settings import OnlineSettings
-from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
-from core.body_limits import find_exceeded_limit
-from core.streaming import OWN_FIELDS, STREAMED_ENDPOINTS, StreamField, is_stream_requested
-from core.token_estimates import requested_tokens
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limits import find_exceeded_limit
+from core.bodies.own_fields import OWN_FIELDS, STREAMED_ENDPOINTS, StreamField, is_stream_requested
+from core.bodies.token_estimates import requested_tokens
 
 
 async def read_body(exchange: Exchange, settings: OnlineSettings) -> bytes:

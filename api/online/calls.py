@@ -9,8 +9,8 @@ from uuid import UUID
 from api.online.admit.token_charges import Charge
 from api.online.call_errors import deadline_exceeded
 from api.online.exchange import CompleteResponse, Exchange, RawHeaders, Recording
+from core.bodies.token_estimates import RequestedTokens
 from core.clock import Clock
-from core.token_estimates import RequestedTokens
 from jobs.store.idempotency import IdempotencyClaim
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal

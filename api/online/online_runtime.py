@@ -26,13 +26,13 @@ from api.online.send.call_sender import CALLERS_PLACE, CallSender, LargeBodies, 
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
-from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.clock import Clock
 from core.errors import MillraceError, RecordUnreadableError
-from core.futures import run_in_daemon_thread
 from core.ids import new_uuid
+from core.runtime.futures import run_in_daemon_thread
+from core.runtime.supervised_tasks import report_failure, supervise
 from core.states import CloseReason
-from core.supervised_tasks import report_failure, supervise
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, Topic

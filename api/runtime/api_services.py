@@ -15,7 +15,7 @@ from api.runtime.object_threads import ObjectThreadPool
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
 from core.errors import MillraceError
-from core.supervised_tasks import OnFailure
+from core.runtime.supervised_tasks import OnFailure
 from storage.objects.object_store import ObjectStore
 from tenancy.api_keys import Principal
 from tenancy.operator_keys import OperatorPrincipal

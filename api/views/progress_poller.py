@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from api import metrics
 from api.runtime.api_services import end_process
 from api.runtime.database import Database, DatabaseUnavailableError
+from core.runtime.supervised_tasks import OnFailure, supervise
 from core.states import TERMINAL_STATES, JobState
-from core.supervised_tasks import OnFailure, supervise
 from jobs.tables.jobs import job_counters, jobs
 
 _OUTAGE_FACTOR: Final = 4  # the pause is longer by it while Postgres is unavailable

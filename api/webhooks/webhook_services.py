@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 
 from api.http.errors import ApiError, unavailable
-from core.open_files import ResourceExhaustedError
+from core.runtime.open_files import ResourceExhaustedError
 from jobs.errors import InvalidFieldError
 from results.webhooks.endpoints.address_policy import AddressPolicy, address_policy
 from results.webhooks.endpoints.callbacks import Callback

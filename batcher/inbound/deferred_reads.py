@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from batcher.inbound.record_handler import RecordHandler
 from batcher.queueing.deferred_records import DeferredRecord
 from batcher.queueing.queues import Queues
-from core.futures import run_in_daemon_thread
+from core.runtime.futures import run_in_daemon_thread
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
 

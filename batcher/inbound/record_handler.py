@@ -15,7 +15,7 @@ from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from core.futures import run_in_daemon_thread
+from core.runtime.futures import run_in_daemon_thread
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
 from topics.records.received_record import ReceivedRecord

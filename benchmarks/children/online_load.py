@@ -13,7 +13,7 @@ import uvloop
 
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from cli.load.load_client import LoadConnection, LoadTarget, TimedCall
-from core.open_files import request_open_file_limit
+from core.runtime.open_files import request_open_file_limit
 
 _OTHER_FILES = 64
 

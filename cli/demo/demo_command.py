@@ -32,7 +32,7 @@ from cli.exits import ExitCode
 from cli.stack.data_folder import cache_dir
 from cli.stack.processes.role_children import external_service_variables
 from core.errors import SettingsError
-from core.shutdown import treat_sighup_as_sigterm
+from core.runtime.shutdown import treat_sighup_as_sigterm
 
 DEFAULT_OUT = Path("out/demo")
 

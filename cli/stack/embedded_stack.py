@@ -41,7 +41,7 @@ from cli.stack.services.embedded_kafka import EmbeddedKafka
 from cli.stack.services.embedded_postgres import READY_S_MAX as POSTGRES_READY_S_MAX
 from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.stack_setup import prepare_installation, watch_replica_credit
-from core.shutdown import interrupted_by_signals
+from core.runtime.shutdown import interrupted_by_signals
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)

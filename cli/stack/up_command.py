@@ -14,8 +14,8 @@ from cli.stack.processes.role_children import MODULES, ROLE_ENV, replica_env, ro
 from cli.stack.secret_arguments import refuse_secret
 from cli.stack.served_models import served_models
 from core.errors import SettingsError
-from core.logs import configure_logs
-from core.shutdown import stop_on_signals
+from core.runtime.logs import configure_logs
+from core.runtime.shutdown import stop_on_signals
 from gpu_consumers.engines.settings import EngineSettings
 
 _FIXED = frozenset({"kind", "model_name", "model_path"})

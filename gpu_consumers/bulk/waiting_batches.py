@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from core.ids import new_uuid
-from core.supervised_tasks import SupervisedTasks
+from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.inflight.batch_run import BatchRun, DeliveredBatch
 from topics.clients.offset_tracker import Partition

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from core.body_limits import ExceededLimit
+from core.bodies.body_limits import ExceededLimit
 from gpu_consumers.engines.engine import EngineAnswer
 
 TRANSIENT_STATUSES: Final = frozenset({408, 409, 425})

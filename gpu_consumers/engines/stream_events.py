@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from core.streaming import StreamField, is_stream_requested
+from core.bodies.own_fields import StreamField, is_stream_requested
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.response_fields import (

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from core.output_estimator import OutputEstimator
-from core.token_estimates import requested_tokens
+from core.bodies.output_estimator import OutputEstimator
+from core.bodies.token_estimates import requested_tokens
 from gpu_consumers.engines.engine import EngineAnswer
 from topics.records.records import JobRef, OutputMean
 

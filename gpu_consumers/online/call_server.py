@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
-from core.body_limits import find_exceeded_limit
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limits import find_exceeded_limit
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolBusyError
 from gpu_consumers import metrics

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from core.streaming import OWN_FIELDS
+from core.bodies.own_fields import OWN_FIELDS
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.payloads.cache_salts import CACHE_SALT_FIELD, prefix_cache_salts
 from topics.records.records import JobRef

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import msgspec
 
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
+from core.bodies.token_estimates import requested_tokens
 from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
-from core.output_estimator import OUTPUT_TOKENS_PRIOR
-from core.token_estimates import requested_tokens
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.line_reader import Line, input_lines

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
-from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.emission import (

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
-from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef

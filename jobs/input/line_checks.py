@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from core.body_limit_settings import BodyLimits
-from core.body_limits import (
+from core.bodies.body_limit_settings import BodyLimits
+from core.bodies.body_limits import (
     ExceededLimit,
     find_exceeded_count,
     find_exceeded_field,

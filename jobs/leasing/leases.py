@@ -14,8 +14,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from core import metrics
 from core.errors import LeaseLostError
+from core.runtime import metrics
 from jobs.tables.jobs import job_leases, jobs
 from storage.postgres.database_times import seconds
 

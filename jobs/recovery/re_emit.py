@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import SystemClock
 from core.errors import LeaseLostError
-from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs.expansion.cursors import fence_cursor
 from jobs.expansion.emission import JOB_CLASS, parse_item, send_items
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs

@@ -19,9 +19,9 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
 from core.errors import MillraceError
-from core.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs import metrics
 from jobs.expansion.emission import (
     JOB_CLASS,

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import (
     ErrorCode,

@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from core.states import JobState

@@ -13,12 +13,12 @@ from typing import Final
 
 from core.clock import SystemClock
 from core.errors import SettingsError
-from core.logs import configure_logs
-from core.metrics import serve_metrics
-from core.open_files import raise_open_file_limit
-from core.role_lifecycle import report_ready, run_role
+from core.runtime.logs import configure_logs
+from core.runtime.metrics import serve_metrics
+from core.runtime.open_files import raise_open_file_limit
+from core.runtime.role_lifecycle import report_ready, run_role
+from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
-from core.shutdown import stop_on_signals
 from jobs.commit_checks import start_commit_checks
 from jobs.supervised_threads import SupervisedThreads
 from results.__main__ import check_pool_size, process_name

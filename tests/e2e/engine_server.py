@@ -17,9 +17,9 @@ import msgspec
 from aiohttp import web
 from prometheus_client import REGISTRY
 
-from core.body_limit_settings import DEFAULT_BODY_LIMITS
-from core.body_limits import find_exceeded_limit
-from core.role_lifecycle import report_ready
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS
+from core.bodies.body_limits import find_exceeded_limit
+from core.runtime.role_lifecycle import report_ready
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, UsageMeter
 from gpu_consumers.engines.error_answers import body_limit_answer
 
@@ -106,8 +106,27 @@ async def until_sigterm() -> None:
     await stop.wait()
 
 
+async def execute(engine: Engine, ends: CallEnds, request: web.Request) -> web.StreamResponse:
+    """Run the bodies of a request; each line of the response is one reported item."""
+    endpoint, bodies = msgspec.msgpack.decode(await request.read(), type=tuple[str, list[bytes]])
+    response = web.StreamResponse()
+    await response.prepare(request)
+    reported: asyncio.Queue[tuple[int, EngineAnswer] | None] = asyncio.Queue()
+
+    async def run() -> None:
+        work = engine.execute(endpoint, bodies, lambda *item: reported.put_nowait(item))
+        await ends.recorded(request, work)
+        reported.put_nowait(None)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run())
+        while (item := await reported.get()) is not None:
+            await response.write(msgspec.json.encode(item) + b"\n")
+    return response
+
+
 async def serve(socket_path: str) -> None:
-    """Serve once the model is loaded; each line of a response is one reported item."""
+    """Serve once the model is loaded."""
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
     from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
@@ -116,25 +135,6 @@ async def serve(socket_path: str) -> None:
     keep_statistics()
     engine = open_engine(EngineSettings.from_env(os.environ))
     ends, meters = CallEnds(CALL), deque[UsageMeter](maxlen=1)
-
-    async def execute(request: web.Request) -> web.StreamResponse:
-        endpoint, bodies = msgspec.msgpack.decode(
-            await request.read(), type=tuple[str, list[bytes]]
-        )
-        response = web.StreamResponse()
-        await response.prepare(request)
-        reported: asyncio.Queue[tuple[int, EngineAnswer] | None] = asyncio.Queue()
-
-        async def run() -> None:
-            work = engine.execute(endpoint, bodies, lambda *item: reported.put_nowait(item))
-            await ends.recorded(request, work)
-            reported.put_nowait(None)
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(run())
-            while (item := await reported.get()) is not None:
-                await response.write(msgspec.json.encode(item) + b"\n")
-        return response
 
     async def online(request: web.Request) -> web.StreamResponse:
         endpoint, body, streams = msgspec.msgpack.decode(
@@ -168,7 +168,7 @@ async def serve(socket_path: str) -> None:
 
     await engine.start()
     routes = [
-        web.post("/", execute),
+        web.post("/", partial(execute, engine, ends)),
         web.post("/online", online),
         web.get("/counts", counts),
         web.get("/spent", spent),

@@ -9,7 +9,7 @@ import pytest
 
 from cli.stack.processes.child import last_exit_reason
 from cli.stack.processes.role_children import MODULES
-from core.role_lifecycle import EXIT_INVALID_SETTINGS
+from core.runtime.role_lifecycle import EXIT_INVALID_SETTINGS
 
 PREFIXES = {
     "api": "MILLRACE_API_",

@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import body_limits
-from core.body_limit_settings import DEFAULT_BODY_LIMITS
-from core.body_limits import ELEMENTS_MAX, find_exceeded_limit
+from core.bodies import body_limits
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS
+from core.bodies.body_limits import ELEMENTS_MAX, find_exceeded_limit
 
 texts = st.text(alphabet=st.sampled_from('ab\\",[]{}: \n\u00e9\U0001f469'), max_size=20)
 values = st.recursive(

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from core.futures import resolve_future
 from core.limits import RECORD_BYTES_MAX
+from core.runtime.futures import resolve_future
 from topics.clients.client_factory import new_client
 from topics.clients.offset_tracker import Partition
 from topics.clients.partition_backlogs import PartitionBacklogs

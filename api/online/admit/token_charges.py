@@ -13,9 +13,9 @@ from typing import Final
 from uuid import UUID
 
 from api.online.admit.admission import RateLimits, TenantBuckets
+from core.bodies.output_estimator import OutputEstimator
+from core.bodies.token_estimates import RequestedTokens, TokenEstimate
 from core.limits import CLIENT_LEFT_STATUS
-from core.output_estimator import OutputEstimator
-from core.token_estimates import RequestedTokens, TokenEstimate
 from topics.records.records import Reply, ReplyEnd
 
 _REPORTS_MAX: Final = 20_000  # calls whose report is awaited; the oldest keeps its charge

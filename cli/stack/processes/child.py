@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from cli.stack.processes.inherited_env import inherited_env
-from core.role_lifecycle import READY
+from core.runtime.role_lifecycle import READY
 
 BACKOFF_S_MAX = 5.0
 

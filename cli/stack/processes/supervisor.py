@@ -11,7 +11,7 @@ from pathlib import Path
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
 from cli.stack.processes.child import Child, ChildProcess, last_exit_reason, rotate_log, spawn
 from core.clock import Clock, SystemClock
-from core.role_lifecycle import EXIT_INVALID_SETTINGS
+from core.runtime.role_lifecycle import EXIT_INVALID_SETTINGS
 
 BACKOFF_S_MIN = 0.2
 HEALTHY_S = 30.0

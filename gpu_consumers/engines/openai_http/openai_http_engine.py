@@ -11,10 +11,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Container, Sequence
 
+from core.bodies.own_fields import STREAMED_ENDPOINTS
 from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError, PoolUnavailableError, SettingsError
 from core.retry_after import retry_after_s
-from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import (

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from core.streaming import StreamField, is_stream_requested
+from core.bodies.own_fields import StreamField, is_stream_requested
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 

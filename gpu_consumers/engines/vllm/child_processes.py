@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from core.logs import configure_logs
+from core.runtime.logs import configure_logs
 from gpu_consumers.engines.vllm.log_redaction import redact_vllm_logs
 
 _PR_SET_PDEATHSIG = 1

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from core.body_limits import ELEMENTS_MAX
+from core.bodies.body_limits import ELEMENTS_MAX
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 

@@ -35,9 +35,9 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
-from core.body_limits import has_few_values
+from core.bodies.body_limits import has_few_values
+from core.bodies.own_fields import STREAMED_ENDPOINTS
 from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
-from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.engine_failures import (
     failure_answer,

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.ids import EVENT, public_id
-from core.open_files import ResourceExhaustedError
 from core.retry_after import retry_after_s
+from core.runtime.open_files import ResourceExhaustedError
 from results.webhooks import metrics
 from results.webhooks.delivery.attempt_recording import (
     AttemptRecorder,

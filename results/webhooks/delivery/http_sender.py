@@ -13,7 +13,7 @@ from typing import Final
 
 import httptools
 
-from core.open_files import ResourceExhaustedError, is_resource_exhaustion
+from core.runtime.open_files import ResourceExhaustedError, is_resource_exhaustion
 from results.webhooks.endpoints.address_policy import AddressPolicy
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl

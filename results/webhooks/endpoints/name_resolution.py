@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from core.futures import run_in_daemon_thread
-from core.open_files import ResourceExhaustedError, is_resource_exhaustion
+from core.runtime.futures import run_in_daemon_thread
+from core.runtime.open_files import ResourceExhaustedError, is_resource_exhaustion
 from results.webhooks.endpoints.address_policy import AddressPolicy
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, is_address
 

@@ -5,7 +5,7 @@ import logging
 import httpx
 import pytest
 
-from core.logs import JsonFormatter
+from core.runtime.logs import JsonFormatter
 from tests.integration.api.answers import file_id
 from tests.integration.api.sites import OpenSite
 

@@ -21,7 +21,7 @@ DOWNLOADS = """
 import time
 from pathlib import Path
 from cli.stack import jars
-from core.shutdown import interrupted_by_signals, stop_on_signals
+from core.runtime.shutdown import interrupted_by_signals, stop_on_signals
 
 def fetch(context, coordinate):
     print("fetching", flush=True)

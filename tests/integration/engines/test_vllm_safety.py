@@ -19,7 +19,7 @@ from cli.demo.demo_models import ensure_tiny_llama
 
 PROGRAM = r"""
 import argparse, asyncio, base64, io, json, logging, multiprocessing, os, socket, sys
-from core.logs import configure_logs
+from core.runtime.logs import configure_logs
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm.vllm_engine import (
     VllmEngine, vllm_arguments, vllm_environment

@@ -5,7 +5,7 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from core.body_limit_settings import DEFAULT_BODY_LIMITS
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS
 from core.clock import SystemClock
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.errors import LeaseLostError
-from core.metrics import WRITES_REFUSED
+from core.runtime.metrics import WRITES_REFUSED
 from jobs.leasing import leases
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, fair_order_query

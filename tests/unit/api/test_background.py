@@ -14,7 +14,7 @@ from api.runtime.database import Database, DatabaseUnavailableError
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.ids import new_uuid
-from core.supervised_tasks import TaskDiedError, supervise
+from core.runtime.supervised_tasks import TaskDiedError, supervise
 from tenancy.api_keys import Principal, working_keys
 
 

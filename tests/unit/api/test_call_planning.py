@@ -13,8 +13,8 @@ from api.online.admit.model_cache import ModelCache
 from api.online.await_reply.caller_heartbeat import CallerClock
 from api.online.calls import ParsedCall, PlannedCall, ReceivedCall, Timings
 from api.online.settings import OnlineSettings
+from core.bodies.token_estimates import RequestedTokens
 from core.ids import new_uuid
-from core.token_estimates import RequestedTokens
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tests.support.clock import ManualClock

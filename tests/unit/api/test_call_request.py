@@ -15,9 +15,9 @@ from api.online.call_request import (
     preferred_wait_s,
 )
 from api.online.calls import ReceivedCall
-from core.body_limit_settings import BodyLimits
+from core.bodies.body_limit_settings import BodyLimits
+from core.bodies.own_fields import STREAMED_ENDPOINTS
 from core.ids import new_uuid
-from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
 from tenancy.api_keys import Principal
 

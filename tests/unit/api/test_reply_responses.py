@@ -26,10 +26,10 @@ from api.online.pipeline import CallPipeline
 from api.online.send.call_sender import LargeBodies
 from api.online.settings import OnlineSettings
 from api.runtime import object_threads
+from core.bodies.token_estimates import RequestedTokens
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from core.token_estimates import RequestedTokens
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectBlocks
 from tests.support.clock import ManualClock

@@ -13,7 +13,7 @@ from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.exchange import CompleteResponse
 from api.runtime.database import Database, DatabaseUnavailableError
-from core.token_estimates import RequestedTokens
+from core.bodies.token_estimates import RequestedTokens
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tenancy.response_cache import BilledCacheHits

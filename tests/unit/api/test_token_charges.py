@@ -18,9 +18,9 @@ from api.online.call_errors import (
     slow_reader,
     stream_interrupted,
 )
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
+from core.bodies.token_estimates import RequestedTokens
 from core.ids import new_uuid
-from core.output_estimator import OUTPUT_TOKENS_PRIOR
-from core.token_estimates import RequestedTokens
 from tests.support.online_calls import call_job
 from topics.records.records import Reply, ReplyEnd
 

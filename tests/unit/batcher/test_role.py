@@ -23,7 +23,7 @@ from batcher.role import BatcherDeps, completes_before_stop, run_batcher
 from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
-from core.futures import run_in_daemon_thread
+from core.runtime.futures import run_in_daemon_thread
 from tests.unit.batcher.builders import JobStates, items_of, job_ref
 from topics.clients.producer import OnDelivery
 from topics.errors import KafkaUnavailableError

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
-from core.body_limits import ELEMENTS_MAX, find_exceeded_limit
+from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limits import ELEMENTS_MAX, find_exceeded_limit
 from tests.support.hostile_bodies import chat_bodies, pooling_bodies
 
 USER = {"role": "user", "content": "Hi"}

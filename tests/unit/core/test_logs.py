@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from core.errors import RecordUnreadableError
-from core.logs import JsonFormatter
+from core.runtime.logs import JsonFormatter
 
 SECRET = "secret prompt text"
 

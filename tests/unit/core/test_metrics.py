@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from core.errors import SettingsError
-from core.metrics import serve_metrics
+from core.runtime.metrics import serve_metrics
 from tests.support.ports import free_port
 
 

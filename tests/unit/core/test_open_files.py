@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[3]
 
 LIMITED = """
 import resource
-from core.logs import configure_logs
-from core.open_files import request_open_file_limit
+from core.runtime.logs import configure_logs
+from core.runtime.open_files import request_open_file_limit
 configure_logs("a-role")
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
 request_open_file_limit(800)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR, OutputEstimator
+from core.bodies.token_estimates import RequestedTokens
 from core.ids import new_uuid
-from core.output_estimator import OUTPUT_TOKENS_PRIOR, OutputEstimator
-from core.token_estimates import RequestedTokens
 
 CHAT = "/v1/chat/completions"
 ONE, OTHER = new_uuid(), new_uuid()

@@ -10,9 +10,15 @@ import pytest
 from prometheus_client import REGISTRY
 
 from core.errors import EngineDeadError, SettingsError
-from core.logs import JsonFormatter
-from core.metrics import ROLE_READY
-from core.role_lifecycle import EXIT_FAILURE, EXIT_INVALID_SETTINGS, EXIT_OK, report_ready, run_role
+from core.runtime.logs import JsonFormatter
+from core.runtime.metrics import ROLE_READY
+from core.runtime.role_lifecycle import (
+    EXIT_FAILURE,
+    EXIT_INVALID_SETTINGS,
+    EXIT_OK,
+    report_ready,
+    run_role,
+)
 
 
 class UnavailableError(Exception):
@@ -28,7 +34,7 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
         def emit(self, record: logging.LogRecord) -> None:
             written.append(self.format(record))
 
-    handler, logger = ListHandler(), logging.getLogger("core.role_lifecycle")
+    handler, logger = ListHandler(), logging.getLogger("core.runtime.role_lifecycle")
     handler.setFormatter(JsonFormatter("a-role"))
     before = logger.level
     logger.addHandler(handler)
@@ -87,7 +93,7 @@ def test_a_stopped_role_exits_with_0(lines: Callable[[], list[dict[str, object]]
 def test_report_ready_freezes_present_objects() -> None:
     program = """
 import gc
-from core.role_lifecycle import report_ready
+from core.runtime.role_lifecycle import report_ready
 before = gc.get_threshold()
 report_ready()
 print(gc.get_freeze_count() > 1000, gc.get_threshold() > before)

@@ -16,7 +16,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 """
 
 WAITS = """
-from core.shutdown import stop_on_signals
+from core.runtime.shutdown import stop_on_signals
 stop = stop_on_signals()
 print("waiting", flush=True)
 print("stopped" if stop.wait(20) else "went on", flush=True)
@@ -24,7 +24,7 @@ print("stopped" if stop.wait(20) else "went on", flush=True)
 
 INTERRUPTED = """
 import signal
-from core.shutdown import stop_on_signals
+from core.runtime.shutdown import stop_on_signals
 stop = stop_on_signals()
 print("waiting", flush=True)
 with stop._cond:  # as inside a wait, or inside the handler of a first signal
@@ -36,7 +36,7 @@ print("stopped" if stop.wait(20) else "went on", flush=True)
 
 WORKS = """
 import time
-from core.shutdown import interrupted_by_signals, stop_on_signals
+from core.runtime.shutdown import interrupted_by_signals, stop_on_signals
 stop = stop_on_signals()
 try:
     with interrupted_by_signals():

@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from core.streaming import StreamField, is_stream_requested
+from core.bodies.own_fields import StreamField, is_stream_requested
 
 VLLM: TypeAdapter[bool | None] = TypeAdapter(bool | None)
 WORDS = ("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n", "on", "off")

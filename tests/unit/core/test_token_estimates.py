@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from core.token_estimates import (
+from core.bodies.token_estimates import (
     CONTEXT_TOKENS_MAX,
     RequestedTokens,
     TokenEstimate,

@@ -13,7 +13,7 @@ from prometheus_client import start_http_server
 
 from cli.stack.processes.role_children import MODULES
 from cli.stack.services.embedded_kafka import server_properties
-from core.metrics import ROLE_READY
+from core.runtime.metrics import ROLE_READY
 from tests.support.ports import free_port
 from tests.unit.docs.settings_classes import settings_classes
 

@@ -5,8 +5,8 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from core.clock import Clock, DatabaseTime, SystemClock
+from core.runtime.supervised_tasks import SupervisedTasks
 from core.states import CloseReason
-from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.bulk.waiting_batches import WaitingBatches

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from core.supervised_tasks import TaskCancelledError
+from core.runtime.supervised_tasks import TaskCancelledError
 from gpu_consumers.cancellation import liveness
 from gpu_consumers.engines.error_answers import error_code_of
 from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from core.streaming import OWN_FIELDS
+from core.bodies.own_fields import OWN_FIELDS
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.payloads.engine_bodies import VLLM_FIELDS, body_preparation
 from tests.unit.batcher.builders import job_ref

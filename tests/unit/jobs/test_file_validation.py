@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import pytest
 
-from core.body_limit_settings import BodyLimits
+from core.bodies.body_limit_settings import BodyLimits
 from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import NESTING_MAX, ErrorCode, LineError
 from jobs.input.line_reader import input_lines

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from core.output_estimator import OUTPUT_TOKENS_PRIOR
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import PoolCapacity
 from tests.support.capacity_records import capacity_record

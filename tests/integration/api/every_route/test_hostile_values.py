@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.http.openapi_document import BODIES
-from core.streaming import STREAMED_ENDPOINTS
+from core.bodies.own_fields import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
 from tests.integration.api.answers import refused
 from tests.integration.api.every_route.asks import CALL, NEW_ENDPOINT, OPEN, new_batch

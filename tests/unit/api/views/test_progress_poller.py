@@ -89,7 +89,11 @@ async def test_a_failed_query_is_reported(caplog: pytest.LogCaptureFixture) -> N
 
     (failure,) = jobs.failures
     assert str(failure) == "The task ProgressPoller._poll died: ValueError."
-    told = [record.levelname for record in caplog.records if record.name == "core.supervised_tasks"]
+    told = [
+        record.levelname
+        for record in caplog.records
+        if record.name == "core.runtime.supervised_tasks"
+    ]
     assert told == ["CRITICAL"]
 
 

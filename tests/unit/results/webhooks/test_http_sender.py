@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from core.open_files import ResourceExhaustedError, is_resource_exhaustion
+from core.runtime.open_files import ResourceExhaustedError, is_resource_exhaustion
 from results.webhooks.delivery import http_sender
 from results.webhooks.delivery.http_sender import HttpSender, ReceiverResponse
 from results.webhooks.endpoints.address_policy import AddressPolicy

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from typing import Final
 from uuid import UUID
 
-from core.token_estimates import RequestedTokens
+from core.bodies.token_estimates import RequestedTokens
 
 OUTPUT_TOKENS_PRIOR: Final = 256.0
 """Tokens of a sequence while no result is known: after the start of a process, or of a new model.

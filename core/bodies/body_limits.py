@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from core.body_limit_settings import BodyLimits
+from core.bodies.body_limit_settings import BodyLimits
 
 NESTING_MAX: Final = 127
 """Levels of objects and lists in a body, the body included; a line of a file adds one."""

@@ -1,7 +1,7 @@
 """Estimates the tokens of a request body without a tokenizer: prompt and output apart.
 
 Fields are read as vLLM reads them. The output has two numbers: its *bound*, which the field or the
-context allows, and what is *expected*, which results have shown (`core.output_estimator`).
+context allows, and what is *expected*, which results have shown (`core.bodies.output_estimator`).
 """
 
 import re

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from core import metrics
 from core.errors import MillraceError, SettingsError
+from core.runtime import metrics
 
 READY: Final = "ready"
 EXIT_OK: Final = 0

@@ -1,0 +1,1 @@
+"""Rules on the body of a request that api, intake and replicas share: limits, fields and tokens."""
