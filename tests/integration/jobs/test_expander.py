@@ -225,8 +225,9 @@ def test_a_throttled_job_keeps_a_slot_and_others_go_on(
         return read(key, **given)
 
     monkeypatch.setattr(site.objects, "read", slow)
-    emitted = [process.expander.run_once({throttled: 10, good: 10}) for _ in range(3)]
-    assert emitted == [10, 10, 10]
+    until(lambda: process.expander.run_once({throttled: 10, good: 10}) == 10)  # its file is open
+    emitted = [process.expander.run_once({throttled: 10, good: 10}) for _ in range(2)]
+    assert emitted == [10, 10]
     assert (site.cursor(good), site.cursor(throttled)) == (30, 0)
     assert process.expander.slots.busy_count == 1
 

@@ -110,10 +110,10 @@ def test_two_processes_finalise_every_job_once(
 def test_notification_wakes_the_finaliser(
     engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
-    with running(finaliser(engine, store, "one", look_interval_s=60), database_url):
+    with running(finaliser(engine, store, "one", look_interval_s=10), database_url):
         for _ in range(3):
             job_id = settle(engine, *OUTCOMES)
-            until(partial(all_completed, engine, job_id))
+            until(partial(all_completed, engine, job_id), timeout_s=8)  # less than the interval
 
 
 def test_failing_job_blocks_no_other(
