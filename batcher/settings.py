@@ -50,7 +50,7 @@ class BatcherSettings(Settings):
     held_bytes_max: int = Field(default=128 * MIB, ge=MIB)
     """Buffered bytes, shared in the same way."""
 
-    deferred_records_max: int = Field(default=8192, ge=0, le=1_000_000)
+    deferred_records_max: int = Field(default=0, ge=0, le=1_000_000)
     """bulk: records that may be deferred, about 2 KiB each; then reading stops. A deferred record
     is read again when its tenant has less than its quota. 0: no quotas; reading stops when the
     buffer is full."""

@@ -65,7 +65,7 @@ RATE_SHARE_MIN: Final = 0.8
 """The goal is for a quiet machine; the minimum is far above the rate of a pool that is held up."""
 
 P95_GROWTH_GOAL: Final = 1.2
-ADDED_S_MAX: Final = 2.0
+ADDED_S_MAX: Final = 6.0
 _QUANTILE: Final = 0.95
 _CREATE: Final = "create batch"
 _SUBMITTERS: Final = 4

@@ -106,7 +106,7 @@ def test_a_newcomer_runs_although_others_have_more_on_the_log_than_the_buffer_ho
     bench: Bench,
 ) -> None:
     replica = bench.start_replica(window=0)
-    batcher = bench.start_batcher(held_items_max=2000)
+    batcher = bench.start_batcher(held_items_max=2000, deferred_records_max=8192)
     batcher.ready()
     whales = [job_ref(number) for number in range(1, 5)]
     for job in whales:
