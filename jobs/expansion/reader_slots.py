@@ -13,9 +13,8 @@ from jobs.expansion.emission import ItemReader
 SLOTS: Final = 8
 """Files that are opened at once."""
 
-WAIT_S_MAX: Final = 2.0
-"""How long a round waits for files to open. A store that is well takes tens of milliseconds, on a busy
-machine hundreds; after one that takes longer, rounds do not wait until it has answered."""
+WAIT_S_MAX: Final = 0.2
+"""How long a round waits for files to open: a store that is well takes tens of milliseconds."""
 
 
 class ReaderSlots:
