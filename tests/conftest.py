@@ -24,7 +24,7 @@ from tests.support.distribution import FixtureScheduling, rank_of
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# Brokers and databases of tests write gigabytes that nobody reads afterwards. In memory that takes
+# Brokers and databases of tests write gigabytes that no test reads again. In memory that takes
 # a fifth of the CPU that the disk of a virtual machine takes. Tests kill processes, not hosts.
 _MEMORY = Path("/dev/shm")
 _MEMORY_FREE_MIN = 10 * 2**30

@@ -14,7 +14,8 @@ LATE_MS: Final = 1500.0
 def unreadable_partitions(client: Any, *, now_ms: float) -> list[Any]:
     """Return the assigned partitions that an `AIOKafkaConsumer` cannot read at Unix time `now_ms`.
 
-    None before it has started or while nothing is assigned. It may run in another thread.
+    The list is empty before the client has started and while nothing is assigned. Any thread may
+    call it.
     """
     fetcher, subscription = client._fetcher, client._subscription.subscription
     assignment = None if subscription is None else subscription.assignment

@@ -1,7 +1,7 @@
 """Quotas of pools and tenants in the batcher's buffer, by dynamic thresholds. Pure.
 
-A quota is a multiple of what is free, so it shrinks as soon as others come, nobody has to count who
-is active, and a part of the buffer always stays free for those that have nothing in it.
+A quota is a multiple of the free space, so it shrinks as soon as other tenants add chunks. Active
+tenants need not be counted, and tenants without a chunk in the buffer always find free space.
 
 Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
 IEEE/ACM Transactions on Networking 6(2), 1998.
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 POOL_RATIO: Final = 2
-"""A pool may have this many times what is free."""
+"""A pool may use this many times the free space."""
 
 TENANT_RATIO: Final = 2
 """A tenant may have this many times what its pool may still add. One tenant alone in the buffer may

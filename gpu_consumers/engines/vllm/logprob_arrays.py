@@ -2,7 +2,8 @@
 
 vLLM builds one Python object for each candidate of each position as soon as the engine reports it:
 21 objects and texts a token, and all of those of a prompt in one iteration of the event loop.
-Arrays need about 20 times less memory, and whoever reads the positions decides how many at once.
+Arrays need about 20 times less memory, and the reader of the positions decides how many it decodes
+at once.
 """
 
 from abc import abstractmethod
