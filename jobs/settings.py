@@ -23,8 +23,8 @@ class IntakeSettings(Settings):
     line_bytes_max: int = Field(default=1024 * 1024, ge=1024, le=LINE_BYTES_CEILING)
     """Bytes of one line of an input file. Default 1 MiB, twice a very long context."""
 
-    validation_threads: int = Field(default=2, ge=1, le=32)
-    """Files validated at once. With two or more, one thread is kept for small files."""
+    validation_threads: int = Field(default=4, ge=1, le=32)
+    """Files validated at once. With two or more, half of the threads are kept for small files."""
 
     jobs_held_max: int = Field(default=256, ge=1, le=10_000)
     """Jobs that this process expands at once. First jobs of all tenants come before later ones."""

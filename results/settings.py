@@ -64,7 +64,7 @@ class FinaliserSettings(Settings):
 
     env_prefix: ClassVar[str] = "MILLRACE_FINALISER_"
 
-    jobs_max: int = Field(default=2, ge=1, le=64)
+    jobs_max: int = Field(default=4, ge=1, le=64)
     """Jobs finalised at once, a thread and a connection each. The last thread is reserved for a
     tenant without a running job."""
 

@@ -78,10 +78,15 @@ def unfinished_count(engine: sa.Engine, since_s: float, until_s: float) -> int:
 
 
 class JobTiming(NamedTuple):
-    """When a job was created, in epoch seconds, and how long it took to complete."""
+    """When a job was created, in epoch seconds, and how long its phases took.
+
+    Infinite: the phase has not ended.
+    """
 
     created_s: float
-    took_s: float  # infinite: not completed
+    took_s: float  # until it was completed
+    validated_s: float  # until its file was validated
+    settled_s: float  # until its last item had a result
 
 
 def job_timings(engine: sa.Engine, jobs: Collection[str]) -> dict[str, JobTiming]:
@@ -89,12 +94,15 @@ def job_timings(engine: sa.Engine, jobs: Collection[str]) -> dict[str, JobTiming
     rows = select(
         engine,
         "SELECT id, extract(epoch FROM created_at) AS created_s, "
-        "extract(epoch FROM completed_at - created_at) AS took_s FROM jobs WHERE id = ANY(:ids)",
+        "extract(epoch FROM completed_at - created_at) AS took_s, "
+        "extract(epoch FROM in_progress_at - created_at) AS validated_s, "
+        "extract(epoch FROM settled_at - created_at) AS settled_s "
+        "FROM jobs WHERE id = ANY(:ids)",
         ids=[parse_public_id(JOB, job) for job in jobs],
     )
     return {
         public_id(JOB, row["id"]): JobTiming(
-            float(row["created_s"]), math.inf if row["took_s"] is None else float(row["took_s"])
+            *(math.inf if row[name] is None else float(row[name]) for name in JobTiming._fields)
         )
         for row in rows
     }

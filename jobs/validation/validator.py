@@ -1,4 +1,4 @@
-"""Validates the first files of jobs in a thread pool; one thread is kept for small files."""
+"""Validates the first files of jobs in a thread pool; half of it is kept for small files."""
 
 import contextlib
 import logging
@@ -136,11 +136,15 @@ class Validator:
 
 
 def free_slots(threads: int, *, small: int, large: int, for_small: bool) -> int:
-    """Return how many validations of a size may start; one thread is kept for small files."""
+    """Return how many validations of a size may start; half of the threads are for small files.
+
+    Validating a small file is mostly waiting for Postgres; a large file keeps a core busy, which
+    the expansion of other jobs also needs.
+    """
     free = threads - small - large
     if for_small:
         return max(0, free)
-    return max(0, min(free, max(1, threads - 1) - large))
+    return max(0, min(free, max(1, threads // 2) - large))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class DatabaseSettings(Settings):
     """`postgresql://user:password@host/name`; a socket folder is given as `?host=/folder`. Write an
     @ in the password as %40."""
 
-    pool_size: int = Field(default=8, ge=1, le=200)
+    pool_size: int = Field(default=10, ge=1, le=200)
     """Most connections of one process. The sum over all processes must be < `max_connections`.
 
     In an API process one tenant can use half of them, all tenants together three quarters."""

@@ -38,7 +38,7 @@ local all all scram-sha-256
 
 SETTINGS = {
     "listen_addresses": "",
-    "max_connections": "60",
+    "max_connections": "120",
     "shared_buffers": "512MB",  # for the rows of running jobs; misses double their cost
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",

@@ -14,11 +14,12 @@ from jobs.validation.validator import free_slots
         (2, 2, 0, 0, 0),
         (1, 0, 0, 1, 1),
         (1, 0, 1, 0, 0),
-        (4, 0, 2, 1, 2),
+        (4, 0, 1, 1, 3),
+        (4, 0, 2, 0, 2),
         (4, 2, 0, 2, 2),
     ],
 )
-def test_one_thread_is_reserved_for_small_files(
+def test_half_of_the_threads_are_reserved_for_small_files(
     threads: int, small: int, large: int, for_large: int, for_small: int
 ) -> None:
     def free(is_small: bool) -> int:
