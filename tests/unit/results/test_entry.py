@@ -28,7 +28,7 @@ def test_too_small_pool_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SettingsError, match="MILLRACE_DATABASE_POOL_SIZE"):
         run_writer(tight, threading.Event())
-    with pytest.raises(SettingsError, match="at least 8"):
+    with pytest.raises(SettingsError, match="at least 10"):
         run_finaliser(tight | objects, threading.Event())
 
 
