@@ -24,7 +24,8 @@ class IntakeSettings(Settings):
     """Bytes of one line of an input file. Default 1 MiB, twice a very long context."""
 
     validation_threads: int = Field(default=4, ge=1, le=32)
-    """Files validated at once. With two or more, half of the threads are kept for small files."""
+    """Files validated at once. Files above 8 MiB use a quarter of the threads, all above 256 KiB
+    half of them; at least one and two."""
 
     jobs_held_max: int = Field(default=256, ge=1, le=10_000)
     """Jobs that this process expands at once. First jobs of all tenants come before later ones."""

@@ -163,6 +163,8 @@ class Newcomers:
         before = [_items_before(timing, others) for timing in timings]
         self._setup.note(
             f"{whale_count} whales, {done / seconds:,.0f} items/s: small jobs {_texts(times)} s, "
+            f"validated after {_texts([t.began_s - t.created_s for t in timings])} s, "
+            f"first rows after {_texts([t.rows_s[0] - t.created_s for t in timings])} s, "
             f"items before {before}"
         )
         facts = {

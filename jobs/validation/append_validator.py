@@ -22,7 +22,7 @@ from jobs.store.copies import store_copies
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ExistingItems, ValidationResult
-from jobs.validation.validator import SMALL_BYTES_MAX, LeasedValidation
+from jobs.validation.validator import MEDIUM_BYTES_MAX, LeasedValidation
 from jobs.validation.verdicts import record_append_verdict
 
 ROLE: Final = "append"
@@ -35,7 +35,7 @@ _APPENDED_BYTES: Final = (
     .correlate(jobs)
     .scalar_subquery()
 )
-SMALL: Final = jobs.c.input_bytes + _APPENDED_BYTES <= SMALL_BYTES_MAX
+SMALL: Final = jobs.c.input_bytes + _APPENDED_BYTES <= MEDIUM_BYTES_MAX
 """Jobs with little input to read for a verdict."""
 
 _ANY_WAITS: Final = sa.select(

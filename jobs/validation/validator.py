@@ -1,9 +1,9 @@
-"""Validates the first files of jobs in a thread pool; half of it is kept for small files."""
+"""Validates the first files of jobs in a thread pool; larger files may use fewer of the threads."""
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,10 +39,18 @@ from storage.objects.object_store import ObjectStore
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
-SMALL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Largest small file; its validation takes about 15 ms."""
+SMALL_BYTES_MAX: Final = 256 * 1024
+"""Largest small file; about 2,000 short prompts, which take 25 ms."""
 
-_SMALL = jobs.c.input_bytes <= SMALL_BYTES_MAX
+MEDIUM_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Largest medium file; about 60,000 short prompts, which take a second."""
+
+_SIZES: Final = (
+    jobs.c.input_bytes <= SMALL_BYTES_MAX,
+    sa.and_(jobs.c.input_bytes > SMALL_BYTES_MAX, jobs.c.input_bytes <= MEDIUM_BYTES_MAX),
+    jobs.c.input_bytes > MEDIUM_BYTES_MAX,
+)
+"""The size classes of files, the smallest first."""
 
 
 class Validator:
@@ -53,14 +61,14 @@ class Validator:
         self._engine = engine
         self._validation = validation
         self._settings = validation.settings
-        self._queues = {
-            is_small: LeaseQueue(engine, validation.leases, sa.and_(VALIDATION_DUE, size), clock)
-            for is_small, size in ((True, _SMALL), (False, ~_SMALL))
-        }
+        self._queues = [
+            LeaseQueue(engine, validation.leases, sa.and_(VALIDATION_DUE, size), clock)
+            for size in _SIZES
+        ]
         self._threads = ThreadPoolExecutor(validation.settings.validation_threads, "validation")
         self._claiming = threading.Lock()
         self._lock = threading.Lock()
-        self._running = {True: 0, False: 0}  # by whether the file is small
+        self._running = [0] * len(_SIZES)  # by size class
 
     def claim(self) -> int:
         """Start as many validations as possible now; return how many.
@@ -69,11 +77,11 @@ class Validator:
         """
         count = 0
         with self._claiming:
-            for is_small, slots in self._free_slots():
-                for lease in self._queues[is_small].claim(slots):
+            for size, slots in self._free_slots():
+                for lease in self._queues[size].claim(slots):
                     with self._lock:
-                        self._running[is_small] += 1
-                    self._threads.submit(self._run, lease, is_small)
+                        self._running[size] += 1
+                    self._threads.submit(self._run, lease, size)
                     count += 1
         return count
 
@@ -81,22 +89,18 @@ class Validator:
         """Wait for the threads, which check `stop` at each block."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _free_slots(self) -> Iterator[tuple[bool, int]]:
-        """Yield the free slots for large and then small files; none once the role stops.
+    def _free_slots(self) -> Iterator[tuple[int, int]]:
+        """Yield each size class with its free slots; none once the role stops.
 
         Large files come first: otherwise a stream of small ones would starve them.
         """
-        for is_small in () if self._validation.stop.is_set() else (False, True):
+        classes = () if self._validation.stop.is_set() else reversed(range(len(_SIZES)))
+        for size in classes:
             with self._lock:
-                free = free_slots(
-                    self._settings.validation_threads,
-                    small=self._running[True],
-                    large=self._running[False],
-                    for_small=is_small,
-                )
-            yield is_small, free
+                free = free_slots(self._settings.validation_threads, self._running, size)
+            yield size, free
 
-    def _run(self, lease: Lease, is_small: bool) -> None:
+    def _run(self, lease: Lease, size: int) -> None:
         try:
             with metrics.VALIDATION_SECONDS.time():
                 self._validation.run(lease, self._validate, "validation failed")
@@ -104,7 +108,7 @@ class Validator:
             self._validation.set_aside(lease, type(failure).__name__)
         finally:
             with self._lock:
-                self._running[is_small] -= 1
+                self._running[size] -= 1
         with contextlib.suppress(*DATABASE_UNAVAILABLE):
             self.claim()
 
@@ -135,16 +139,15 @@ class Validator:
             return find_model(connection, name)
 
 
-def free_slots(threads: int, *, small: int, large: int, for_small: bool) -> int:
-    """Return how many validations of a size may start; half of the threads are for small files.
+def free_slots(threads: int, running: Sequence[int], size: int) -> int:
+    """Return how many validations of a size class may start.
 
-    Validating a small file is mostly waiting for Postgres; a large file keeps a core busy, which
-    the expansion of other jobs also needs.
+    Large files may use a quarter of the threads, large and medium ones half of them. Validating a
+    small file is mostly waiting for Postgres; a larger one keeps the interpreter busy, which the
+    expansion of other jobs also needs. `running` counts the validations of each class.
     """
-    free = threads - small - large
-    if for_small:
-        return max(0, free)
-    return max(0, min(free, max(1, threads // 2) - large))
+    limits = (threads, max(min(threads, 2), threads // 2), max(1, threads // 4))
+    return max(0, min(limits[k] - sum(running[k:]) for k in range(size + 1)))
 
 
 @dataclass(frozen=True, slots=True)

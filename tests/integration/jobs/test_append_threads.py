@@ -16,7 +16,7 @@ from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.tables.files import job_inputs
 from jobs.validation.append_validator import SMALL
-from jobs.validation.validator import SMALL_BYTES_MAX
+from jobs.validation.validator import MEDIUM_BYTES_MAX
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.rows import execute
@@ -36,10 +36,10 @@ def site(engine: sa.Engine, objects: LocalObjectStore) -> Site:
 
 def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None:
     large, grown = Site(site.engine, site.objects), Site(site.engine, site.objects)
-    large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
+    large.job_id = large.job("large", 1, input_bytes=MEDIUM_BYTES_MAX)
     grown.append(line("b-0"))
     grown.validator.run_once()
-    larger = sa.update(job_inputs).values(size_bytes=SMALL_BYTES_MAX)
+    larger = sa.update(job_inputs).values(size_bytes=MEDIUM_BYTES_MAX)
     execute(site.engine, larger)  # as if the file were larger
     for tenants in (site, large, grown):
         tenants.append(line("c-0"))
@@ -57,7 +57,7 @@ def test_small_appends_are_validated_while_a_large_one_runs(
     site: Site, kafka: KafkaSettings, producer: RecordProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = Site(site.engine, site.objects)
-    large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
+    large.job_id = large.job("large", 1, input_bytes=MEDIUM_BYTES_MAX)
     large.append(line("b-0"))
     started, may_continue, clock = threading.Event(), threading.Event(), SystemClock()
     read = site.objects.read

@@ -1,4 +1,4 @@
-"""Goal: large files never occupy every validation thread."""
+"""Goal: larger files never occupy every validation thread."""
 
 import pytest
 
@@ -6,23 +6,22 @@ from jobs.validation.validator import free_slots
 
 
 @pytest.mark.parametrize(
-    ("threads", "small", "large", "for_large", "for_small"),
+    ("threads", "running", "free"),
     [
-        (2, 0, 0, 1, 2),
-        (2, 0, 1, 0, 1),
-        (2, 1, 0, 1, 1),
-        (2, 2, 0, 0, 0),
-        (1, 0, 0, 1, 1),
-        (1, 0, 1, 0, 0),
-        (4, 0, 1, 1, 3),
-        (4, 0, 2, 0, 2),
-        (4, 2, 0, 2, 2),
+        (4, (0, 0, 0), (4, 2, 1)),
+        (4, (0, 0, 1), (3, 1, 0)),
+        (4, (0, 1, 1), (2, 0, 0)),
+        (4, (0, 2, 0), (2, 0, 0)),
+        (4, (4, 0, 0), (0, 0, 0)),
+        (4, (2, 0, 0), (2, 2, 1)),
+        (8, (0, 0, 0), (8, 4, 2)),
+        (2, (0, 0, 0), (2, 2, 1)),
+        (2, (0, 0, 1), (1, 1, 0)),
+        (1, (0, 0, 0), (1, 1, 1)),
+        (1, (0, 0, 1), (0, 0, 0)),
     ],
 )
-def test_half_of_the_threads_are_reserved_for_small_files(
-    threads: int, small: int, large: int, for_large: int, for_small: int
+def test_larger_files_use_fewer_threads(
+    threads: int, running: tuple[int, ...], free: tuple[int, ...]
 ) -> None:
-    def free(is_small: bool) -> int:
-        return free_slots(threads, small=small, large=large, for_small=is_small)
-
-    assert (free(False), free(True)) == (for_large, for_small)
+    assert tuple(free_slots(threads, running, size) for size in range(3)) == free
