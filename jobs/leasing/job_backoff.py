@@ -1,5 +1,6 @@
 """How long a job waits after a failure that concerns it alone, such as a store that throttles."""
 
+import math
 import random
 import threading
 from collections import OrderedDict
@@ -26,24 +27,33 @@ class JobBackoff:
     ) -> None:
         """`fraction` returns a uniform random number from [0, 1)."""
         self._rules, self._fraction = rules, fraction
-        self._counts: OrderedDict[UUID, int] = OrderedDict()
+        self._failures: OrderedDict[UUID, tuple[int, float]] = OrderedDict()  # count, end of wait
         self._lock = threading.Lock()
 
-    def next_s(self, job_id: UUID) -> float:
-        """Count another failure of a job; return how long it waits, in seconds."""
+    def next_s(self, job_id: UUID, now_s: float = 0.0) -> float:
+        """Count another failure of a job; return how long it waits, in seconds.
+
+        `now_s` is the time of the clock that `is_waiting` is asked by.
+        """
         with self._lock:
-            count = self._counts.pop(job_id, 0) + 1
-            self._counts[job_id] = count
-            if len(self._counts) > _JOBS_MAX:
-                self._counts.popitem(last=False)
-        return backoff_s(count, self._fraction(), self._rules)
+            count = self._failures.pop(job_id, (0, 0.0))[0] + 1
+            wait_s = backoff_s(count, self._fraction(), self._rules)
+            self._failures[job_id] = count, now_s + wait_s
+            if len(self._failures) > _JOBS_MAX:
+                self._failures.popitem(last=False)
+        return wait_s
+
+    def is_waiting(self, job_id: UUID, now_s: float) -> bool:
+        """Whether the wait after the last failure of a job has not ended."""
+        with self._lock:
+            return now_s < self._failures.get(job_id, (0, -math.inf))[1]
 
     def has_failed(self, job_id: UUID) -> bool:
         """Whether the last attempt of a job failed."""
         with self._lock:
-            return job_id in self._counts
+            return job_id in self._failures
 
     def reset(self, job_id: UUID) -> None:
         """Forget the failures of a job, which succeeded."""
         with self._lock:
-            self._counts.pop(job_id, None)
+            self._failures.pop(job_id, None)

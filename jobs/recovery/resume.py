@@ -5,9 +5,8 @@ Items that ran in the meantime have their row and are skipped.
 """
 
 import logging
-import random
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -21,8 +20,9 @@ from jobs.expansion.emission import record_job_failure
 from jobs.expansion.job_loads import HAS_VOID_ITEMS, OPEN
 from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.load_sums import TenantPool
+from jobs.leasing.job_backoff import JobBackoff
 from jobs.recovery.re_emit import ReEmitter
-from jobs.recovery.retry_policy import RetryRules, backoff_s
+from jobs.recovery.retry_policy import RetryRules
 from jobs.tables.jobs import job_cursors, jobs
 
 _LOG = logging.getLogger(__name__)
@@ -36,14 +36,8 @@ RESUME_DUE: Final = sa.and_(
 """Resumed jobs with void records."""
 
 
-_BACKOFF: Final = RetryRules(backoff_s=1.0, backoff_s_max=60.0)
+BACKOFF: Final = RetryRules(backoff_s=1.0, backoff_s_max=60.0)
 """Delay of a job that cannot be emitted: each attempt reads its files from their start."""
-
-
-@dataclass(frozen=True, slots=True)
-class _FailedJob:
-    count: int  # consecutive failures
-    retry_at_s: float  # monotonic
 
 
 @dataclass(slots=True)
@@ -55,10 +49,7 @@ class ResumeSweep:
     clock: Clock
     loads: LoadCache
     window_items_max: int  # of a tenant and pool on the log
-    fraction: Callable[[], float] = random.random
-    """Returns a uniform random number from [0, 1), the share of the longest backoff."""
-
-    _failed: dict[UUID, _FailedJob] = field(default_factory=dict)
+    backoff: JobBackoff = field(default_factory=lambda: JobBackoff(BACKOFF))
 
     def run_once(self) -> None:
         """Re-emit the due jobs that fit. Raises DeliveryError, and one of DATABASE_UNAVAILABLE.
@@ -67,9 +58,8 @@ class ResumeSweep:
         """
         with self.engine.begin() as connection:
             due = connection.scalars(resume_query()).all()
-        self._failed = {job_id: self._failed[job_id] for job_id in due if job_id in self._failed}
         now_s = self.clock.monotonic_s()
-        waiting = {job_id for job_id, failed in self._failed.items() if now_s < failed.retry_at_s}
+        waiting = {job_id for job_id in due if self.backoff.is_waiting(job_id, now_s)}
         ready = [job_id for job_id in due if job_id not in waiting]
         if not ready:
             return
@@ -83,10 +73,9 @@ class ResumeSweep:
             count = self.emitter.re_emit_job(job_id, sa.and_(RESUME_DUE, jobs.c.id == job_id))
         except MillraceError as failure:
             record_job_failure(job_id, failure, "a job cannot be emitted")
-            failures = self._failed[job_id].count + 1 if job_id in self._failed else 1
-            wait_s = backoff_s(failures, self.fraction(), _BACKOFF)
-            self._failed[job_id] = _FailedJob(failures, now_s + wait_s)
+            self.backoff.next_s(job_id, now_s)
             return
+        self.backoff.reset(job_id)
         if count:
             metrics.ITEMS_RESUMED.inc(count)
             _LOG.info("a job goes on", extra={"job": job_id.hex, "items": count})

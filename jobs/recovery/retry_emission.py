@@ -95,7 +95,6 @@ class RetryEmitter:
     """Returns the expected output tokens of one sequence of a job."""
 
     _keys: DataKeys = field(init=False)
-    _backoff_until_s: dict[UUID, float] = field(default_factory=dict)
     _cleanup_at_s: float = 0.0
     _last_job: dict[str, UUID] = field(default_factory=dict)  # by pool: the job that was read last
 
@@ -115,8 +114,9 @@ class RetryEmitter:
             due = [job for job in find_due_jobs(connection, _ROUND_MAX) if job.pool in pools]
             create_missing_budgets(connection, {job.pool for job in due})
         by_pool: defaultdict[str, list[DueJob]] = defaultdict(list)
+        now_s = self.clock.monotonic_s()
         for job in due:
-            if self._backoff_until_s.get(job.job_id, 0.0) <= self.clock.monotonic_s():
+            if not self.backoff.is_waiting(job.job_id, now_s):
                 by_pool[job.pool].append(job)
         for pool, pool_jobs in by_pool.items():
             count = self._emit_pool(pool, pools[pool].items_per_s, pool_jobs)
@@ -213,17 +213,15 @@ class RetryEmitter:
             self.backoff.reset(job.ref.job_id)
         except MillraceError as failure:
             record_job_failure(job.ref.job_id, failure, "retries wait")
-            wait_s = self.backoff.next_s(job.ref.job_id)
-            self._backoff_until_s[job.ref.job_id] = self.clock.monotonic_s() + wait_s
+            self.backoff.next_s(job.ref.job_id, self.clock.monotonic_s())
         return sent
 
     def _clean_up(self) -> None:
-        """Delete expired backoffs and retries of ended jobs, once per interval."""
+        """Delete retries of ended jobs, once per interval."""
         now_s = self.clock.monotonic_s()
         if now_s < self._cleanup_at_s:
             return
         self._cleanup_at_s = now_s + _CLEANUP_INTERVAL_S
-        self._backoff_until_s = {j: s for j, s in self._backoff_until_s.items() if s > now_s}
         with self.engine.begin() as connection:
             delete_of_ended_jobs(connection)
 

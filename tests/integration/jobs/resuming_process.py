@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from jobs.leasing.job_backoff import JobBackoff
 from jobs.recovery.re_emit import ReEmitter
-from jobs.recovery.resume import ResumeSweep
+from jobs.recovery.resume import BACKOFF, ResumeSweep
 from jobs.store.controls import JobChange, change_job
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import chunks_by_partition
@@ -32,7 +33,7 @@ class Intake(ExpansionProcess):
             self.resume_clock,
             self.cache,
             window_items_max=20_000,
-            fraction=lambda: 1.0,
+            backoff=JobBackoff(BACKOFF, lambda: 1.0),
         )
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)

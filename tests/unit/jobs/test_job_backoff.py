@@ -31,3 +31,14 @@ def test_jobs_that_failed_long_ago_are_forgotten() -> None:
         backoff.next_s(UUID(int=number))
     assert not backoff.has_failed(UUID(int=0))
     assert backoff.has_failed(UUID(int=10_000))
+
+
+def test_a_job_waits_until_its_backoff_ends() -> None:
+    backoff = JobBackoff(fraction=lambda: 1.0)
+    assert not backoff.is_waiting(JOB, now_s=0.0)
+    backoff.next_s(JOB, now_s=100.0)
+    assert backoff.is_waiting(JOB, now_s=109.9)
+    assert not backoff.is_waiting(JOB, now_s=110.0)
+    backoff.next_s(JOB, now_s=110.0)
+    backoff.reset(JOB)
+    assert not backoff.is_waiting(JOB, now_s=110.0)
