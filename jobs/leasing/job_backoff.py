@@ -1,6 +1,5 @@
 """How long a job waits after a failure that concerns it alone, such as a store that throttles."""
 
-import math
 import random
 import threading
 from collections import OrderedDict
@@ -33,7 +32,7 @@ class JobBackoff:
     def next_s(self, job_id: UUID, now_s: float = 0.0) -> float:
         """Count another failure of a job; return how long it waits, in seconds.
 
-        `now_s` is the time of the clock that `is_waiting` is asked by.
+        `now_s` starts the wait for `is_waiting`; who lets a lease expire instead may leave it out.
         """
         with self._lock:
             count = self._failures.pop(job_id, (0, 0.0))[0] + 1
@@ -46,7 +45,8 @@ class JobBackoff:
     def is_waiting(self, job_id: UUID, now_s: float) -> bool:
         """Whether the wait after the last failure of a job has not ended."""
         with self._lock:
-            return now_s < self._failures.get(job_id, (0, -math.inf))[1]
+            failure = self._failures.get(job_id)
+        return failure is not None and now_s < failure[1]
 
     def has_failed(self, job_id: UUID) -> bool:
         """Whether the last attempt of a job failed."""

@@ -36,7 +36,7 @@ _APPENDED_BYTES: Final = (
     .scalar_subquery()
 )
 SMALL: Final = jobs.c.input_bytes + _APPENDED_BYTES <= MEDIUM_BYTES_MAX
-"""Jobs with little input to read for a verdict."""
+"""Jobs whose files are small or medium: little input to read for a verdict."""
 
 _ANY_WAITS: Final = sa.select(
     # Literal, so that Postgres recognises the partial index.

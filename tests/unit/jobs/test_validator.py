@@ -1,4 +1,4 @@
-"""Goal: larger files never occupy every validation thread."""
+"""Goal: larger files use fewer of the validation threads; of four, two are left for small files."""
 
 import pytest
 
