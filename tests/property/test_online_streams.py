@@ -113,22 +113,28 @@ async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
     for name in [*names, "good"]:
         match name:
             case "piece":
-                call.receive_reply(reply(call, *say(1)), now_s=1.0)
+                call.receive_reply(reply(call, *say(1)), replica_id="r", now_s=1.0)
             case "pieces":
-                call.receive_reply(reply(call, *say(3)), now_s=1.0)
+                call.receive_reply(reply(call, *say(3)), replica_id="r", now_s=1.0)
             case "other" if call.execution_id is not None:
                 call.receive_reply(
-                    Reply(call.job.job_id, OTHER, [b"x"], ReplyEnd(200, b"")), now_s=1.0
+                    Reply(call.job.job_id, OTHER, [b"x"], ReplyEnd(200, b"")),
+                    replica_id="r",
+                    now_s=1.0,
                 )
             case "keep_alive":
                 call.keep_alive_due = True
                 call.wake()
             case "good":
-                call.receive_reply(reply(call, end=ReplyEnd(200, b"")), now_s=1.0)
+                call.receive_reply(reply(call, end=ReplyEnd(200, b"")), replica_id="r", now_s=1.0)
             case "bad":
-                call.receive_reply(reply(call, end=ReplyEnd(502, ENVELOPE)), now_s=1.0)
+                call.receive_reply(
+                    reply(call, end=ReplyEnd(502, ENVELOPE)), replica_id="r", now_s=1.0
+                )
             case "large" | "gone":
-                call.receive_reply(reply(call, end=ReplyEnd(502, b"", body_key=name)), now_s=1.0)
+                call.receive_reply(
+                    reply(call, end=ReplyEnd(502, b"", body_key=name)), replica_id="r", now_s=1.0
+                )
             case "deadline":
                 call.fail(deadline_exceeded())
             case "lost":
@@ -167,7 +173,7 @@ async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
         await client.send(message)
 
     running = answering(call, send)
-    call.receive_reply(reply(call, b"{}", end=ReplyEnd(200, b"")), now_s=1.0)
+    call.receive_reply(reply(call, b"{}", end=ReplyEnd(200, b"")), replica_id="r", now_s=1.0)
     await asyncio.wait_for(is_waiting.wait(), 20)
     running.cancel()
     await asyncio.wait_for(running, 20)
@@ -191,10 +197,10 @@ async def test_a_stream_that_its_reader_holds_up_is_cut(how: str, held_up: str) 
         await client.send(message)
 
     running = answering(call, send, connection=connection)
-    calls.receive_replies([reply(call, b"{}")], now_s=1.0)
+    calls.receive_replies([reply(call, b"{}")], replica_id="r", now_s=1.0)
     await asyncio.wait_for(is_waiting.wait(), 20)
     if how == "bytes":
-        calls.receive_replies([reply(call, b"x" * 101)], now_s=1.0)
+        calls.receive_replies([reply(call, b"x" * 101)], replica_id="r", now_s=1.0)
     else:
         late_s = SystemClock().monotonic_s() + 31
         calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
@@ -221,7 +227,7 @@ async def test_the_time_that_a_record_takes_is_not_its_readers() -> None:
             pass
 
     running = answering(call, client.send, recording=Slow())
-    calls.receive_replies([reply(call, b"{}", end=ReplyEnd(200, b""))], now_s=1.0)
+    calls.receive_replies([reply(call, b"{}", end=ReplyEnd(200, b""))], replica_id="r", now_s=1.0)
     await asyncio.wait_for(is_saving.wait(), 20)
     late_s = SystemClock().monotonic_s() + 31
     calls.check_streams(now_s=late_s, keep_alive_s=10, slow_reader_s=30)

@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from api.http.errors import ApiError
+from api.online.await_reply.replica_liveness import ReplicaLiveness
 from api.online.call_errors import queue_full, retry_after_seconds
 from api.online.exchange import RawHeaders
 from api.online.settings import OnlineSettings
@@ -85,6 +86,7 @@ class PoolStates:
         self._reports: dict[tuple[str, str], tuple[Capacity, float]] = {}  # by replica, class
         self._pools: dict[str, PoolCapacity] = {}  # replaced as a whole, so readers need no lock
         self._last_seen_s: dict[str, float] = {}  # by pool, of any report
+        self.replicas = ReplicaLiveness()
 
     def apply_records(self, records: list[ReceivedRecord], *, now_s: float) -> None:
         """Apply records that arrived now, and drop silent replicas. Raises SchemaTooNewError."""
@@ -92,7 +94,9 @@ class PoolStates:
             if capacity is None:
                 continue
             self._last_seen_s[capacity.pool] = now_s
+            self.replicas.record(capacity, now_s=now_s)
             self._reports[capacity.replica_id, capacity.job_class] = (capacity, now_s)
+        self.replicas.forget_silent_replicas(now_s=now_s)
         self._reports = {
             place: (capacity, received_s)
             for place, (capacity, received_s) in self._reports.items()

@@ -30,6 +30,7 @@ class OpenCall:
     piece_count: int = 0  # received before the end
     has_started: bool = False  # a replica reported its execution
     execution_id: UUID | None = None  # of the first reply; others are ignored
+    replica_id: str | None = None  # that executes it, as far as its last reply told
     pieces: list[bytes] = field(default_factory=list)  # received, not written yet
     buffered_bytes: int = 0
     end: ReplyEnd | None = None
@@ -61,9 +62,11 @@ class OpenCall:
         """Whether the reply arrives in pieces."""
         return self.job.call is not None and self.job.call.stream
 
-    def receive_reply(self, reply: Reply, *, now_s: float) -> None:
+    def receive_reply(self, reply: Reply, *, replica_id: str, now_s: float) -> None:
         """Apply a part of the reply. Parts of a second execution are ignored."""
         self.has_started = True
+        if self.execution_id is None:
+            self.replica_id = replica_id
         if not reply.pieces and reply.end is None:
             return  # only a start report: another execution may still reply first
         if self.execution_id is None:
@@ -208,8 +211,8 @@ class OpenCalls:
         """Return an open call."""
         return self._calls.get(request_id)
 
-    def receive_replies(self, replies: list[Reply], *, now_s: float) -> None:
-        """Deliver replies to their calls."""
+    def receive_replies(self, replies: list[Reply], *, replica_id: str, now_s: float) -> None:
+        """Deliver replies of a replica to their calls."""
         for reply in replies:
             call = self._calls.get(reply.request_id)
             if call is None:
@@ -217,7 +220,7 @@ class OpenCalls:
                 continue
             if reply.pieces:
                 metrics.PIECES.inc(len(reply.pieces))
-            call.receive_reply(reply, now_s=now_s)
+            call.receive_reply(reply, replica_id=replica_id, now_s=now_s)
             if call.buffered_bytes > self._buffer_bytes_max and call.sending_since_s is not None:
                 call.cut_off_slow_reader()
 
@@ -232,6 +235,7 @@ class OpenCalls:
         if call is None or call.has_ended:
             return False
         if call.execution_id is None:
+            call.replica_id = None  # the next start report names another one
             return True
         if call.rerun_requested_s is None:
             call.rerun_requested_s = now_s
@@ -242,6 +246,17 @@ class OpenCalls:
         dead = {pool for pool in self.count_by_pool if is_dead(pool)}
         for call in self if dead else ():
             if call.job.pool in dead and call.execution_id is not None:
+                call.fail(stream_interrupted())
+
+    def fail_calls_of_lost_replicas(self, is_lost: Callable[[str], bool]) -> None:
+        """End the calls that a lost replica executed: no other replica will request a rerun.
+
+        A durable call keeps its record in any case, so another replica executes it.
+        """
+        replica_ids = {call.replica_id for call in self if call.replica_id is not None}
+        lost = {replica_id for replica_id in replica_ids if is_lost(replica_id)}
+        for call in self if lost else ():
+            if call.replica_id in lost and not call.is_durable:
                 call.fail(stream_interrupted())
 
     def fail_silent_executions(self, *, now_s: float) -> None:

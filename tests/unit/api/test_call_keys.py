@@ -101,9 +101,9 @@ def test_a_call_decrypts_replies_and_ends_at_an_unreadable_one(cipher: BodyCiphe
     call = OpenCall(job("k"), now_s=0.0, cipher=cipher)
     execution = UUID(int=9)
     for number in (0, 1):
-        call.receive_reply(Reply(ID, execution, [piece(cipher, number)]), now_s=1.0)
+        call.receive_reply(Reply(ID, execution, [piece(cipher, number)]), replica_id="r", now_s=1.0)
     assert call.pieces == [b"0", b"1"]
-    call.receive_reply(Reply(ID, execution, [piece(cipher, 1)]), now_s=2.0)  # once more
+    call.receive_reply(Reply(ID, execution, [piece(cipher, 1)]), replica_id="r", now_s=2.0)
     assert call.pieces == [b"0", b"1"]
     assert call.failure is not None
     assert call.failure.code == "stream_interrupted"

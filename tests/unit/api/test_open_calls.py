@@ -38,9 +38,11 @@ def reply(
 def test_only_the_first_execution_is_used() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     call = opened(calls)
-    calls.receive_replies(reply(call, first, b"a"), now_s=1.0)
-    calls.receive_replies(reply(call, second, b"x", end=ReplyEnd(500, b"")), now_s=1.0)
-    calls.receive_replies(reply(call, first, b"b", end=END), now_s=2.0)
+    calls.receive_replies(reply(call, first, b"a"), replica_id="r", now_s=1.0)
+    calls.receive_replies(
+        reply(call, second, b"x", end=ReplyEnd(500, b"")), replica_id="r", now_s=1.0
+    )
+    calls.receive_replies(reply(call, first, b"b", end=END), replica_id="r", now_s=2.0)
 
     assert call.pieces == [b"a", b"b"]
     assert call.end == END
@@ -50,14 +52,14 @@ def test_only_the_first_execution_is_used() -> None:
 def test_a_start_report_does_not_bind_a_call_to_an_execution() -> None:
     calls, first, second = new_calls(), new_uuid(), new_uuid()
     patient, begun = opened(calls), opened(calls)
-    calls.receive_replies(reply(begun, first), now_s=1.0)
+    calls.receive_replies(reply(begun, first), replica_id="r", now_s=1.0)
     for call in (patient, begun):
         call.expire_in_queue()
     assert patient.failure is not None
     assert patient.failure.code == "queue_timeout"
     assert not begun.has_ended
     assert calls.decide_rerun(begun.job.job_id, now_s=2.0)
-    calls.receive_replies(reply(begun, second, b"a", end=END), now_s=3.0)
+    calls.receive_replies(reply(begun, second, b"a", end=END), replica_id="r", now_s=3.0)
     assert (begun.pieces, begun.end, begun.replied_s) == ([b"a"], END, 3.0)
 
 
@@ -66,7 +68,9 @@ def test_the_first_end_is_final(first: str) -> None:
     calls, execution = new_calls(), new_uuid()
     call = opened(calls)
     steps = {
-        "end": lambda: calls.receive_replies(reply(call, execution, end=END), now_s=1.0),
+        "end": lambda: calls.receive_replies(
+            reply(call, execution, end=END), replica_id="r", now_s=1.0
+        ),
         "failure": lambda: call.fail(deadline_exceeded()),
         "leave": call.disconnect,
     }
@@ -88,7 +92,7 @@ def test_replies_without_an_open_call_are_dropped_and_counted() -> None:
     call = opened(calls)
     calls.remove(call)
     before = dropped()
-    calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(call, new_uuid(), b"a"), replica_id="r", now_s=1.0)
 
     assert dropped() == before + 1
     assert call.pieces == []
@@ -101,7 +105,7 @@ def test_a_second_delivery_may_run_before_any_reply() -> None:
     assert calls.decide_rerun(call.job.job_id, now_s=1.0)
     assert not calls.decide_rerun(new_uuid(), now_s=1.0)
 
-    calls.receive_replies(reply(call, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(call, new_uuid(), b"a"), replica_id="r", now_s=1.0)
     assert not calls.decide_rerun(call.job.job_id, now_s=2.0)
 
 
@@ -109,9 +113,9 @@ def test_a_redelivered_stream_ends_unless_it_continues() -> None:
     calls, execution = new_calls(), new_uuid()
     dead, alive = opened(calls), opened(calls)
     for call in (dead, alive):
-        calls.receive_replies(reply(call, execution, b"a"), now_s=1.0)
+        calls.receive_replies(reply(call, execution, b"a"), replica_id="r", now_s=1.0)
         calls.decide_rerun(call.job.job_id, now_s=2.0)
-    calls.receive_replies(reply(alive, execution, b"b"), now_s=2.5)
+    calls.receive_replies(reply(alive, execution, b"b"), replica_id="r", now_s=2.5)
     calls.decide_rerun(dead.job.job_id, now_s=2.9)  # asking again does not help it
     calls.fail_silent_executions(now_s=2.1 + RERUN_SILENCE_S_MAX)
 
@@ -123,7 +127,7 @@ def test_a_redelivered_stream_ends_unless_it_continues() -> None:
 def test_started_calls_of_a_dead_pool_end() -> None:
     calls = new_calls()
     begun, waiting = opened(calls), opened(calls)
-    calls.receive_replies(reply(begun, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(begun, new_uuid(), b"a"), replica_id="r", now_s=1.0)
     calls.fail_calls_of_dead_pools(lambda pool: pool != begun.job.pool)
     assert not begun.has_ended
 
@@ -136,7 +140,7 @@ def test_started_calls_of_a_dead_pool_end() -> None:
 def test_calls_that_others_may_have_dropped_end() -> None:
     calls = new_calls()
     unheard, heard, durable = opened(calls), opened(calls), opened(calls, durable=True)
-    calls.receive_replies(reply(heard, new_uuid(), b"a"), now_s=1.0)
+    calls.receive_replies(reply(heard, new_uuid(), b"a"), replica_id="r", now_s=1.0)
     calls.fail_unanswered(5.0)
 
     codes = [call.failure.code if call.failure else None for call in (unheard, heard, durable)]
@@ -148,7 +152,7 @@ def test_a_slow_reader_is_cut_off_by_bytes_or_time() -> None:
     by_bytes, by_time, fine = opened(calls), opened(calls), opened(calls)
     by_bytes.sending_since_s = by_time.sending_since_s = 1.0
     for call in (by_bytes, fine):
-        calls.receive_replies(reply(call, new_uuid(), b"x" * 101), now_s=2.0)
+        calls.receive_replies(reply(call, new_uuid(), b"x" * 101), replica_id="r", now_s=2.0)
     calls.check_streams(now_s=5.0, keep_alive_s=10.0, slow_reader_s=3.0)
 
     assert [call.failure is not None for call in (by_bytes, by_time, fine)] == [True, True, False]
@@ -174,3 +178,22 @@ def test_reserved_calls_are_counted() -> None:
     assert (calls.count, calls.count_by_tenant[TENANT], calls.count_by_pool["p"]) == (1, 1, 1)
     calls.remove(call)
     assert (calls.count, TENANT in calls.count_by_tenant) == (0, False)
+
+
+def test_calls_of_a_lost_replica_end_unless_another_executes_them() -> None:
+    calls, execution = new_calls(), new_uuid()
+    begun, streaming, moved = opened(calls), opened(calls), opened(calls)
+    waiting, durable = opened(calls), opened(calls, durable=True)
+    for call in (begun, moved, durable):
+        calls.receive_replies(reply(call, new_uuid()), replica_id="lost", now_s=1.0)
+    calls.receive_replies(reply(streaming, execution, b"a"), replica_id="lost", now_s=1.0)
+    assert calls.decide_rerun(moved.job.job_id, now_s=2.0)
+    calls.receive_replies(reply(streaming, new_uuid()), replica_id="live", now_s=2.0)
+
+    calls.fail_calls_of_lost_replicas(lambda replica_id: replica_id == "live")
+    assert not streaming.has_ended
+    calls.fail_calls_of_lost_replicas(lambda replica_id: replica_id == "lost")
+    for call in (begun, streaming):
+        assert isinstance(call.failure, ApiError)
+        assert call.failure.code == stream_interrupted().code
+    assert not any(call.has_ended for call in (moved, waiting, durable))

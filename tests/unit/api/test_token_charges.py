@@ -64,7 +64,7 @@ def open_call(*, durable: bool = False, pieces: int = 0, started: bool = False) 
 
 
 def hear(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> None:
-    call.receive_reply(Reply(call.job.job_id, EXECUTION, [*pieces], end), now_s=1.0)
+    call.receive_reply(Reply(call.job.job_id, EXECUTION, [*pieces], end), replica_id="r", now_s=1.0)
 
 
 def usage(output: int, *, prompt: int = PROMPT, status: int = 200, body: bytes = b"") -> ReplyEnd:

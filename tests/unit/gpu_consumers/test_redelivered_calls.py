@@ -109,7 +109,7 @@ async def test_a_caller_gets_one_answer_from_two_replicas() -> None:
     first, *others = after.log.replies
     call = OpenCall(chunk.job, now_s=0.0)
     for reply in [first, *before.log.replies, *others]:
-        call.receive_reply(reply, now_s=1.0)
+        call.receive_reply(reply, replica_id="r", now_s=1.0)
     assert before.log.pieces == [b"0", b"2"]
     assert call.pieces == after.log.pieces == [b"1", b"2"]
 
