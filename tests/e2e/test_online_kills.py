@@ -1,18 +1,26 @@
 """Goal: kill -9 of any role with open streams: every client receives exactly one end."""
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from api.online.await_reply.replica_liveness import LOST_S
 from cli.stack.processes.ports import accepts_connections
+from cli.stack.processes.role_children import MEMBERS_FOLDER
 from tests.e2e.observed_streams import ENDPOINT, StreamSeen, count_ends, replica_metric, run_streams
 from tests.support.stacks import Stack, await_true, running_stack
 from tests.support.streaming_upstream import StreamingUpstream, streaming_upstream
+from tests.support.until import until_found
+from topics.records.access import gpu_group
 
 MODEL = "small"
 STREAMS = 64
@@ -121,6 +129,55 @@ def test_a_killed_replica_has_its_unary_calls_answered_by_the_next(
 
     assert set(statuses) == {200}, statuses
     assert {len(upstream.executions(text)) for text in calls} == {2}
+
+
+@contextmanager
+def second_replica(stack: Stack, folder: Path) -> Iterator[None]:
+    """Start a replica beside that of the stack, and wait until both read partitions."""
+    first = psutil.Process(until_found(lambda: stack.pid("gpu-consumer")))
+    env = first.environ() | {MEMBERS_FOLDER: str(folder), "MILLRACE_GPU_METRICS_PORT": "0"}
+    second = subprocess.Popen(first.cmdline(), env=env)
+    group = gpu_group(env["MILLRACE_GPU_POOL"], "interactive")
+    admin = AdminClient(stack.kafka.client_options())
+
+    def shares_partitions() -> bool:
+        described = admin.describe_consumer_groups([group])[group].result(20)
+        parts = [len(member.assignment.topic_partitions) for member in described.members]
+        return len(parts) == 2 and min(parts) > 0
+
+    try:
+        await_true(shares_partitions, "both replicas to read partitions", RECOVERY_S_MAX)
+        yield
+    finally:
+        second.terminate()
+        second.wait(30)
+
+
+@pytest.mark.timeout(400)
+def test_streams_that_ran_on_as_their_partition_moved_end_with_their_replica(
+    stack: Stack,
+    upstream: StreamingUpstream,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The offsets of such calls are committed, so no other replica asks for them."""
+    killed_s = 0.0
+
+    def move_and_kill() -> None:
+        nonlocal killed_s
+        closing.enter_context(second_replica(stack, tmp_path))
+        stack.kill("gpu-consumer")
+        killed_s = time.monotonic()
+
+    with ExitStack() as closing:
+        seen = run_streams(
+            stack, texts("moved"), max_tokens=2000, timeout_ms=100_000, disturb=move_and_kill
+        )
+        ended_s = time.monotonic() - killed_s
+        record_property("ended_s", round(ended_s, 2))
+        assert {one.error for one in seen} == {"stream_interrupted"}
+        assert LOST_S - 2 < ended_s < LOST_S + RECOVERY_S_MAX  # it reported last before the kill
+        assert all(len(upstream.executions(one.text)) == 1 for one in seen)
 
 
 @pytest.mark.timeout(400)
