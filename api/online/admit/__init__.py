@@ -1,1 +1,1 @@
-"""Step 2 of an online call: limits, plan and admission."""
+"""Admits an online call: limits, plan and admission."""

@@ -1,1 +1,1 @@
-"""Step 5 of an online call: the answer or the stream to the client."""
+"""Answers an online call: the response or the stream to the client."""

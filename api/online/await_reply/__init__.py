@@ -1,1 +1,1 @@
-"""Step 4 of an online call: waiting for the reply, with deadline and caller heartbeat."""
+"""Waits for the reply to an online call, with deadline and caller heartbeat."""

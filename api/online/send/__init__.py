@@ -1,1 +1,1 @@
-"""Step 3 of an online call: one record on `requests.interactive`."""
+"""Sends an online call as one record on `requests.interactive`."""
