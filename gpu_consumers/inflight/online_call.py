@@ -59,7 +59,6 @@ class OnlineCall:
     execution_s: float = 0.0
     cipher: BodyCipher | None = None  # of a tenant that retains nothing, once the key is loaded
     _start_timeout: asyncio.TimerHandle | None = None
-    pieces: list[bytes] = field(default_factory=list)  # of a durable stream, for its outcome
 
     def __post_init__(self) -> None:
         self.meter = UsageMeter(self._on_start)

@@ -205,8 +205,7 @@ def usage_report(call: OnlineCall) -> ReplyEnd | None:
 def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | None:
     """Return the outcome of a durable call; None if a close record is its outcome.
 
-    The body may still be too large for a record. The body of a complete stream is the JSON array
-    of its pieces.
+    The body may still be too large for a record.
     """
     if call.abort_reason is CallAbortReason.CLOSED:
         return None
@@ -221,8 +220,6 @@ def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | Non
             output_tokens=answer.output_tokens,
             attempt=call.item.attempt,
         )
-    if call.pieces and not answer.is_error:
-        answer = msgspec.structs.replace(answer, body=b"[%b]" % b",".join(call.pieces))
     outcome = outcome_of(call.item, answer, is_final=True)
     if call.abort_reason not in (CallAbortReason.DEADLINE, CallAbortReason.OVERDUE):
         return outcome

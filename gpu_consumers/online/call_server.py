@@ -141,8 +141,6 @@ class CallServer:
                 metrics.FIRST_PIECE_SECONDS.observe(self._clock.monotonic_s() - call.arrived_s)
             call.piece_count += 1
             call.replies.send_piece(piece)
-            if call.is_durable:
-                call.pieces.append(piece)
 
         return send_piece
 

@@ -274,11 +274,6 @@ async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(
     assert (replica.log.statuses, replica.finished_count) == ([200], 1)
 
 
-async def test_the_outcome_of_a_durable_stream_holds_its_pieces(replica: OnlineReplica) -> None:
-    await replica.complete(call_chunk(durable=True))
-    assert [o.body for o in replica.log.outcomes] == [b"[1,2]"]
-
-
 async def test_an_unavailable_pool_requeues_a_call_to_run_later(replica: OnlineReplica) -> None:
     replica.engine.is_unavailable = True
     replica.start_batch(call_chunk())
