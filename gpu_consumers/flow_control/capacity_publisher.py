@@ -176,7 +176,6 @@ class CapacityPublisher:
     def publish_withdrawal(self) -> None:
         """Publish that this replica accepts nothing any more; its last record."""
         self._limit_override = 0
-        self._concurrency = lambda: 0  # callers of its calls need not wait for its silence
         self._publish(self._clock.monotonic_s())
 
     def _limit(self) -> int:

@@ -71,7 +71,7 @@ class CallCompletion:
         if answer is None:
             assert call.abort_reason is not None
             metrics.CALLS_ABORTED.labels(call.abort_reason.value).inc()
-            if call.abort_reason in REQUEUED and (call.is_durable or not call.piece_count):
+            if call.abort_reason in REQUEUED and not call.piece_count:
                 await self._requeue_call(call)
                 return False
             answer = error_of_abort(call)
@@ -136,15 +136,11 @@ class CallCompletion:
         return await asyncio.to_thread(store_body, self._objects, job_id, body)
 
     async def _requeue_call(self, call: OnlineCall) -> None:
-        """Requeue a call; if a durable stream has begun, end the reply to its caller."""
+        """Requeue a call that has sent no piece."""
         metrics.ITEMS_HANDED_BACK.inc()
         sends = PendingSends(self._producer)
         chunk = Chunk(_requeued_job(call), [call.item], redelivered=call.is_redelivered)
         sends.requeue_chunk(chunk, "interactive")
-        error = error_of_abort(call)
-        if call.piece_count and error is not None:
-            metrics.CALLS_INTERRUPTED.inc()
-            await call.replies.send_end(reply_end(call, error, None))
         await sends.wait_acknowledged()
 
 

@@ -215,7 +215,7 @@ class Capacity(Record, frozen=True):
     partitions: list[int]  # of `batches.<pool>.<class>` that this replica reads
     granted: dict[str, int]
     items_per_s: float  # measured; 0 while unknown
-    concurrency: int  # items that the engine runs at once; 0 in the last record of an ordered end
+    concurrency: int  # items that the engine runs at once
     available: bool = True  # False: the pool is unavailable, grants are void
     in_danger: bool = False  # holds suspect items: other replicas are preferred
     in_flight_jobs: list[UUID] | None = None  # with items here for a while; None: unchanged

@@ -94,9 +94,8 @@ class PoolStates:
             if capacity is None:
                 continue
             self._last_seen_s[capacity.pool] = now_s
-            self.replicas.record(capacity, now_s=now_s)
+            self.replicas.record_capacity(capacity.replica_id, now_s=now_s)
             self._reports[capacity.replica_id, capacity.job_class] = (capacity, now_s)
-        self.replicas.forget_silent_replicas(now_s=now_s)
         self._reports = {
             place: (capacity, received_s)
             for place, (capacity, received_s) in self._reports.items()

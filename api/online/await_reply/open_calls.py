@@ -30,7 +30,7 @@ class OpenCall:
     piece_count: int = 0  # received before the end
     has_started: bool = False  # a replica reported its execution
     execution_id: UUID | None = None  # of the first reply; others are ignored
-    replica_id: str | None = None  # that executes it, as far as its last reply told
+    replica_id: str = ""  # of that reply
     pieces: list[bytes] = field(default_factory=list)  # received, not written yet
     buffered_bytes: int = 0
     end: ReplyEnd | None = None
@@ -65,12 +65,11 @@ class OpenCall:
     def receive_reply(self, reply: Reply, *, replica_id: str, now_s: float) -> None:
         """Apply a part of the reply. Parts of a second execution are ignored."""
         self.has_started = True
-        if self.execution_id is None:
-            self.replica_id = replica_id
         if not reply.pieces and reply.end is None:
             return  # only a start report: another execution may still reply first
         if self.execution_id is None:
             self.execution_id, self.replied_s = reply.execution_id, now_s
+            self.replica_id = replica_id
         elif self.execution_id != reply.execution_id:
             metrics.REPLIES_DROPPED.labels("other_execution").inc()
             return
@@ -235,7 +234,6 @@ class OpenCalls:
         if call is None or call.has_ended:
             return False
         if call.execution_id is None:
-            call.replica_id = None  # the next start report names another one
             return True
         if call.rerun_requested_s is None:
             call.rerun_requested_s = now_s
@@ -248,15 +246,16 @@ class OpenCalls:
             if call.job.pool in dead and call.execution_id is not None:
                 call.fail(stream_interrupted())
 
-    def fail_calls_of_lost_replicas(self, is_lost: Callable[[str], bool]) -> None:
-        """End the calls that a lost replica executed: no other replica will request a rerun.
+    def fail_streams_of_lost_replicas(self, is_lost: Callable[[str], bool]) -> None:
+        """End the streams that lost replicas have begun.
 
-        A durable call keeps its record in any case, so another replica executes it.
+        No other replica may ask for them: if their partition moved while they ran on, their offset
+        is committed. A call without a piece may have been sent to the log again, so it goes on.
         """
-        replica_ids = {call.replica_id for call in self if call.replica_id is not None}
+        replica_ids = {call.replica_id for call in self if call.execution_id is not None}
         lost = {replica_id for replica_id in replica_ids if is_lost(replica_id)}
         for call in self if lost else ():
-            if call.replica_id in lost and not call.is_durable:
+            if call.execution_id is not None and call.replica_id in lost:
                 call.fail(stream_interrupted())
 
     def fail_silent_executions(self, *, now_s: float) -> None:

@@ -180,20 +180,15 @@ def test_reserved_calls_are_counted() -> None:
     assert (calls.count, TENANT in calls.count_by_tenant) == (0, False)
 
 
-def test_calls_of_a_lost_replica_end_unless_another_executes_them() -> None:
-    calls, execution = new_calls(), new_uuid()
-    begun, streaming, moved = opened(calls), opened(calls), opened(calls)
-    waiting, durable = opened(calls), opened(calls, durable=True)
-    for call in (begun, moved, durable):
-        calls.receive_replies(reply(call, new_uuid()), replica_id="lost", now_s=1.0)
-    calls.receive_replies(reply(streaming, execution, b"a"), replica_id="lost", now_s=1.0)
-    assert calls.decide_rerun(moved.job.job_id, now_s=2.0)
-    calls.receive_replies(reply(streaming, new_uuid()), replica_id="live", now_s=2.0)
+def test_streams_that_a_lost_replica_has_begun_end() -> None:
+    calls = new_calls()
+    begun, elsewhere, started, waiting = (opened(calls) for _ in range(4))
+    calls.receive_replies(reply(begun, new_uuid(), b"a"), replica_id="lost", now_s=1.0)
+    calls.receive_replies(reply(begun, new_uuid(), b"b"), replica_id="live", now_s=2.0)
+    calls.receive_replies(reply(elsewhere, new_uuid(), b"a"), replica_id="live", now_s=1.0)
+    calls.receive_replies(reply(started, new_uuid()), replica_id="lost", now_s=1.0)
 
-    calls.fail_calls_of_lost_replicas(lambda replica_id: replica_id == "live")
-    assert not streaming.has_ended
-    calls.fail_calls_of_lost_replicas(lambda replica_id: replica_id == "lost")
-    for call in (begun, streaming):
-        assert isinstance(call.failure, ApiError)
-        assert call.failure.code == stream_interrupted().code
-    assert not any(call.has_ended for call in (moved, waiting, durable))
+    calls.fail_streams_of_lost_replicas(lambda replica_id: replica_id == "lost")
+    assert isinstance(begun.failure, ApiError)
+    assert begun.failure.code == stream_interrupted().code
+    assert not any(call.has_ended for call in (elsewhere, started, waiting))

@@ -305,15 +305,6 @@ async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams(
     assert replica.finished_count == 2
 
 
-async def test_a_drained_durable_stream_ends_for_its_caller_and_is_requeued(
-    replica: OnlineReplica,
-) -> None:
-    await replica.hold(call_chunk(durable=True))
-    replica.worker.requeue_all()
-    await replica.wait_ended()
-    assert (replica.log.statuses, len(replica.log.requeued), replica.log.outcomes) == ([503], 1, [])
-
-
 async def test_a_piece_that_fits_no_record_interrupts_its_stream(replica: OnlineReplica) -> None:
     replica.engine.piece = b"x" * (PIECE_BYTES_MAX + 1)
     await replica.complete(call_chunk())
