@@ -1,5 +1,6 @@
 """Creates the topics, schema, models, tenant and keys that the roles of a stack need."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from tenancy.operator_keys import OperatorRole, authenticate_operator, create_op
 from tenancy.tenants import TenantNotFoundError, create_tenant, find_tenant
 from topics.clients.admin import TopicAdmin
 from topics.errors import TopicDriftError
-from topics.records.catalogue import CAPACITY, SHARED_TOPICS, pool_topics
+from topics.records.catalogue import CAPACITY, SHARED_TOPICS, Topic, pool_topics
 from topics.records.codec import decode
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
@@ -28,6 +29,8 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 TENANT = "default"
 _BROKER_S_MAX = 60.0
+_CONFIGURATION_S_MAX = 5.0  # the broker may apply it a moment after it answered
+_RETRY_S = 0.2
 
 
 def prepare_installation(
@@ -41,9 +44,8 @@ def prepare_installation(
     admin.wait_for_broker(_BROKER_S_MAX)
     topics = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
     admin.create(topics)
-    admin.apply_body_retention(topics)
-    if drift := admin.drift(topics):
-        raise TopicDriftError("; ".join(drift))
+    admin.apply_configuration(topics)
+    _await_configuration(admin, topics)
     upgrade(database_url)
     settings = DatabaseSettings.model_validate({"url": database_url})
     engine = create_engine(settings, application_name="millrace-up")
@@ -125,3 +127,11 @@ def _saved_key(path: Path, connection: sa.Connection) -> str:
     # Before the commit: the next start replaces a key that was written and not committed.
     write_private(path, key.secret.encode())
     return key.secret
+
+
+def _await_configuration(admin: TopicAdmin, topics: Sequence[Topic]) -> None:
+    give_up_at_s = time.monotonic() + _CONFIGURATION_S_MAX
+    while drift := admin.drift(topics):
+        if time.monotonic() > give_up_at_s:
+            raise TopicDriftError("; ".join(drift))
+        time.sleep(_RETRY_S)

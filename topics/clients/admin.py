@@ -108,14 +108,28 @@ class TopicAdmin:
         The topics must exist. Needs the right to describe and alter configurations, which only an
         installation's operator has. Raises KafkaUnavailableError.
         """
-        prefix = self._settings.topic_prefix
-        found = {prefix + topic.name: topic for topic in topics if topic.holds_bodies}
+        bodies = [topic for topic in topics if topic.holds_bodies]
+        self._apply({t.name: {_RETENTION: self._configuration(t)[_RETENTION]} for t in bodies})
+
+    def apply_configuration(self, topics: Iterable[Topic]) -> None:
+        """Set every option of the topics as the catalogue has it: an earlier release may differ.
+
+        Otherwise as `apply_body_retention`.
+        """
+        self._apply({topic.name: self._configuration(topic) for topic in topics})
+
+    def _apply(self, options: Mapping[str, Mapping[str, str]]) -> None:
+        """Set options, by topic, where they differ."""
+        wanted = {self._settings.topic_prefix + name: values for name, values in options.items()}
         changes = []
-        for name, actual in self._described(found).items():
-            wanted = self._configuration(found[name])[_RETENTION]
-            if actual.get(_RETENTION) != wanted:
-                entry = ConfigEntry(_RETENTION, wanted, incremental_operation=AlterConfigOpType.SET)
-                change = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        for name, actual in self._described(wanted).items():
+            entries = [
+                ConfigEntry(option, value, incremental_operation=AlterConfigOpType.SET)
+                for option, value in wanted[name].items()
+                if actual.get(option) != value
+            ]
+            if entries:
+                change = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
                 changes.append(change)
         if not changes:
             return

@@ -1,6 +1,7 @@
 """Goal: the Kafka clients keep their guarantees with a real broker."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -134,6 +135,18 @@ def test_retention_of_prompts_and_answers_is_applied(settings: KafkaSettings) ->
     until(lambda: not shorter.drift([RESULTS, CONTROL]))  # the broker may apply it a moment later
     assert TopicAdmin(settings).create([RESULTS, CONTROL]) == []  # as a replica does
     assert shorter.drift([RESULTS, CONTROL]) == []
+
+
+def test_options_of_an_earlier_release_are_brought_up_to_date(settings: KafkaSettings) -> None:
+    admin = TopicAdmin(settings)
+    admin.create([replace(CONTROL, options={})])
+    (told,) = admin.drift([CONTROL])
+    assert told.startswith(f"{settings.topic_prefix}control: segment.ms is ")
+
+    admin.apply_body_retention([CONTROL])
+    assert admin.drift([CONTROL]) == [told]
+    admin.apply_configuration([CONTROL])
+    until(lambda: not admin.drift([CONTROL]))  # the broker may apply it a moment later
 
 
 def test_a_tail_reader_reads_to_the_end_and_then_new_records(
