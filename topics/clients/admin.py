@@ -109,16 +109,18 @@ class TopicAdmin:
         installation's operator has. Raises KafkaUnavailableError.
         """
         bodies = [topic for topic in topics if topic.holds_bodies]
-        self._apply({t.name: {_RETENTION: self._configuration(t)[_RETENTION]} for t in bodies})
+        self._set_options(
+            {t.name: {_RETENTION: self._configuration(t)[_RETENTION]} for t in bodies}
+        )
 
     def apply_configuration(self, topics: Iterable[Topic]) -> None:
         """Set every option of the topics as the catalogue has it: an earlier release may differ.
 
         Otherwise as `apply_body_retention`.
         """
-        self._apply({topic.name: self._configuration(topic) for topic in topics})
+        self._set_options({topic.name: self._configuration(topic) for topic in topics})
 
-    def _apply(self, options: Mapping[str, Mapping[str, str]]) -> None:
+    def _set_options(self, options: Mapping[str, Mapping[str, str]]) -> None:
         """Set options, by topic, where they differ."""
         wanted = {self._settings.topic_prefix + name: values for name, values in options.items()}
         changes = []

@@ -16,7 +16,7 @@ FORGET_AFTER_S: Final = 600.0
 class ReplicaLiveness:
     """When each replica last published.
 
-    One thread calls `record_capacity`, the event loop the other methods.
+    The thread that reads `capacity` calls `record_capacity`, the event loop the other methods.
     """
 
     def __init__(self) -> None:
