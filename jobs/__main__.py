@@ -32,6 +32,7 @@ from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic
 from jobs.recovery.past_controls import INTERVAL_S, PastControls
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
+from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validator import LeasedValidation, Validator
 from jobs.watermark_publisher import WatermarkPublisher
 from storage.objects.object_store import ObjectStore
@@ -87,7 +88,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         leased_jobs = LeasedJobs(engine, leases, clock)
-        validation = LeasedValidation(objects, leases, settings, stop, body_limits)
+        processes = ValidationProcesses(clock)
+        validation = LeasedValidation(objects, leases, settings, stop, processes, body_limits)
         validator = Validator(engine, validation, clock)
         intake = IntakeLoop(
             settings=settings,
@@ -111,6 +113,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             settings=settings,
             engine=engine,
             objects=objects,
+            processes=processes,
             body_limits=body_limits,
             holder=holder,
             leases=leases,
@@ -129,6 +132,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             threads.join(_STOP_S_MAX)
         finally:
             validator.close()
+            processes.close()
             leased_jobs.close()
             with contextlib.suppress(*DATABASE_UNAVAILABLE):
                 leases.release_all()

@@ -25,6 +25,7 @@ from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
+from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validator import LeasedValidation
 from jobs.validation.verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
@@ -47,6 +48,7 @@ class PeriodicDeps:
     settings: IntakeSettings
     engine: sa.Engine
     objects: ObjectStore
+    processes: ValidationProcesses
     body_limits: BodyLimits
     holder: str  # names this process in its leases
     leases: ActiveLeases  # of the expansion
@@ -98,7 +100,9 @@ def start_periodic_tasks(
     threads.start_periodic(_QUARANTINE_INTERVAL_S, "quarantines", quarantines.run_once)
     leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
-    validation = LeasedValidation(deps.objects, leases, settings, deps.stop, deps.body_limits)
+    validation = LeasedValidation(
+        deps.objects, leases, settings, deps.stop, deps.processes, deps.body_limits
+    )
     for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):
         queue = LeaseQueue(engine, leases, sa.and_(APPEND_DUE, size), clock)
         appends = AppendValidator(engine, queue, validation)

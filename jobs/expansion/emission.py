@@ -6,8 +6,8 @@ A crash at any arrow emits the items behind the cursor again; every reader accep
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -18,7 +18,7 @@ from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor
-from jobs.input.line_reader import Line, input_lines
+from jobs.input.line_reader import InputChangedError, Line, decode_validated, input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
@@ -28,18 +28,9 @@ from topics.clients.producer import RecordSender
 from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.records import Chunk, Item, JobRef
 
-T = TypeVar("T")
-
 _LOG: Final = logging.getLogger(__name__)
 
 JOB_CLASS: Final = "bulk"
-
-
-class InputChangedError(MillraceError):
-    """The input file is not the one that was validated."""
-
-    code = "input_changed"
-    disposition = Disposition.REJECT
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -94,14 +85,6 @@ class ItemReader:
     def close(self) -> None:
         """Close the file."""
         self._blocks.close()
-
-
-def decode_validated(decode: Callable[[bytes], T], line: bytes | None, index: int) -> T:
-    """Return what `decode` reads from the line of a valid item. Raises InputChangedError."""
-    try:
-        return decode(line or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise InputChangedError(index=index) from None
 
 
 def parse_item(

@@ -15,7 +15,6 @@ from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.emission import (
     JOB_CLASS,
-    InputChangedError,
     ItemReader,
     record_job_failure,
     send_items,
@@ -24,6 +23,7 @@ from jobs.expansion.job_loads import OpenJob
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
 from jobs.expansion.reader_slots import WAIT_S_MAX, ReaderSlots, wait_for_opening
 from jobs.expansion.windows import rotate
+from jobs.input.line_reader import InputChangedError
 from jobs.leasing.job_backoff import JobBackoff
 from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys

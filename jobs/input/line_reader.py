@@ -2,17 +2,27 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from core.errors import Disposition, MillraceError
 from jobs.settings import LINE_BYTES_CEILING
 from storage.objects.object_store import ObjectStore, read_object
+
+T = TypeVar("T")
 
 Line: TypeAlias = tuple[int, int, bytes | None]
 """Line number (from 1, including blank lines), byte offset of its start, and its bytes without the
 newline; None if it is longer than the limit. A tuple, since a job may have a million lines.
 """
+
+
+class InputChangedError(MillraceError):
+    """The input file is not the one that was validated."""
+
+    code = "input_changed"
+    disposition = Disposition.REJECT
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -31,6 +41,14 @@ def custom_id_of(line: bytes) -> str:
     if type(custom_id) is not str:
         raise msgspec.ValidationError("custom_id is not a string")
     return custom_id
+
+
+def decode_validated(decode: Callable[[bytes], T], line: bytes | None, index: int) -> T:
+    """Return what `decode` reads from the line of a valid item. Raises InputChangedError."""
+    try:
+        return decode(line or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise InputChangedError(index=index) from None
 
 
 def input_lines(

@@ -25,7 +25,6 @@ from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.emission import (
     JOB_CLASS,
-    InputChangedError,
     parse_item,
     record_job_failure,
     send_items,
@@ -34,7 +33,7 @@ from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import rotate
 from jobs.input.input_files import InputFile, read_item_lines
-from jobs.input.line_reader import read_lines_at
+from jobs.input.line_reader import InputChangedError, read_lines_at
 from jobs.leasing.job_backoff import JobBackoff
 from jobs.recovery.retry_policy import RetryBudgetRules, share_budget
 from jobs.recovery.retry_queue import (

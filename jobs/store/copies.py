@@ -18,9 +18,8 @@ import msgspec
 import numpy as np
 import sqlalchemy as sa
 
-from jobs.expansion.emission import InputChangedError, decode_validated
 from jobs.input.input_files import InputFile
-from jobs.input.line_reader import Line, custom_id_of
+from jobs.input.line_reader import InputChangedError, Line, custom_id_of, decode_validated
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs

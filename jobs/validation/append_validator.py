@@ -4,7 +4,7 @@ Each file is checked like a first file, and its ids against those of the files b
 read again, so jobs with much input have their own thread and do not delay other jobs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -12,16 +12,16 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs import metrics
-from jobs.expansion.emission import decode_validated
-from jobs.input.input_files import InputFile, InputFiles, input_files
-from jobs.input.line_reader import Line, custom_id_of
+from jobs.input.input_files import InputFile, input_files
+from jobs.input.line_reader import Line
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.store.copies import store_copies
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
-from jobs.validation.file_validation import ExistingItems, ValidationResult
+from jobs.validation.file_validation import ValidationResult
+from jobs.validation.validation_task import ExistingFiles
 from jobs.validation.validator import MEDIUM_BYTES_MAX, LeasedValidation
 from jobs.validation.verdicts import record_append_verdict
 
@@ -80,9 +80,9 @@ class AppendValidator:
             before = input_files(connection, job)
         state = None
         if file is not None and job.total_count is not None:
-            result = self._validate(lease, job, file.object_key, before)
+            files = [*before, InputFile(file.object_key, job.total_count, file.size_bytes)]
+            result = self._validate(lease, job, files)
             if job.deduplicate and not result.error_count:
-                files = [*before, InputFile(file.object_key, job.total_count)]
                 store_copies(self.engine, lease, files, lambda key: self._read_valid(key, lease))
             with self.engine.begin() as connection:
                 state = record_append_verdict(connection, lease, file.number, result)
@@ -91,20 +91,15 @@ class AppendValidator:
             metrics.FILES_APPENDED.labels(state).inc()
 
     def _validate(
-        self, lease: Lease, job: sa.Row[Any], key: str, before: InputFiles
+        self, lease: Lease, job: sa.Row[Any], files: Sequence[InputFile]
     ) -> ValidationResult:
-        def read_ids() -> Iterator[str]:
-            for file in before:
-                lines = self._read_valid(file.key, lease)
-                for index, (_, _, line) in enumerate(lines, file.first_index):
-                    yield decode_validated(custom_id_of, line, index)
-
+        first_indexes = tuple(file.first_index for file in files[:-1])
         return self.validation.validate(
             lease,
-            key,
+            files,
             endpoint=job.endpoint,
             find_model=lambda _: None,  # the job has its model: another one is rejected earlier
-            existing=ExistingItems(job.model, job.total_count, read_ids),
+            existing=ExistingFiles(job.model, job.total_count, first_indexes),
         )
 
     def _read_valid(self, key: str, lease: Lease) -> Iterator[Line]:
@@ -114,6 +109,6 @@ class AppendValidator:
 
 def next_query(job_id: UUID) -> sa.Select[Any]:
     """Return the query of the next file of a job to validate."""
-    query: sa.Select[Any] = sa.select(_INPUTS.number, _INPUTS.object_key)
+    query: sa.Select[Any] = sa.select(_INPUTS.number, _INPUTS.object_key, _INPUTS.size_bytes)
     is_waiting = (_INPUTS.job_id == job_id, _INPUTS.state == "validating")
     return query.where(*is_waiting).order_by(_INPUTS.number).limit(1)

@@ -1,9 +1,12 @@
-"""Validates the first files of jobs in a thread pool; larger files may use fewer of the threads."""
+"""Validates the first files of jobs in a thread pool; larger files may use fewer of the threads.
+
+A thread validates a small file itself, and lets a process validate a larger one.
+"""
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,12 +29,9 @@ from jobs.leasing.leases import Lease
 from jobs.settings import IntakeSettings
 from jobs.store.copies import store_copies
 from jobs.tables.jobs import jobs
-from jobs.validation.file_validation import (
-    ExistingItems,
-    FindModel,
-    ValidationResult,
-    validate_file,
-)
+from jobs.validation.file_validation import FindModel, ValidationResult
+from jobs.validation.validation_process import ValidationProcesses
+from jobs.validation.validation_task import ExistingFiles, ValidationTask
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion, find_model
 from storage.objects.errors import ObjectNotFoundError
@@ -115,18 +115,19 @@ class Validator:
     def _validate(self, lease: Lease) -> None:
         with self._engine.begin() as connection:
             job = connection.execute(
-                sa.select(jobs.c.endpoint, jobs.c.input_key, jobs.c.deduplicate).where(
-                    jobs.c.id == lease.job_id
-                )
+                sa.select(
+                    jobs.c.endpoint, jobs.c.input_key, jobs.c.input_bytes, jobs.c.deduplicate
+                ).where(jobs.c.id == lease.job_id)
             ).one()
+        file = InputFile(job.input_key, 0, job.input_bytes)
         result = self._validation.validate(
-            lease, job.input_key, endpoint=job.endpoint, find_model=self._find_model
+            lease, [file], endpoint=job.endpoint, find_model=self._find_model
         )
         if job.deduplicate and not result.error_count:
             read = partial(
                 self._validation.read_lines, lease, line_bytes_max=self._settings.line_bytes_max
             )
-            store_copies(self._engine, lease, [InputFile(job.input_key, 0)], read)
+            store_copies(self._engine, lease, [file], read)
         with self._engine.begin() as connection:
             state = record_verdict(connection, lease, result)
             # In this transaction, so that the notification of the verdict finds the job unleased.
@@ -143,8 +144,8 @@ def free_slots(threads: int, running: Sequence[int], size: int) -> int:
     """Return how many validations of a size class may start.
 
     Large files may use a quarter of the threads, large and medium ones half of them. Validating a
-    small file is mostly waiting for Postgres; a larger one keeps the interpreter busy, which the
-    expansion of other jobs also needs. `running` counts the validations of each class.
+    small file is mostly waiting for Postgres; a larger one keeps a core busy. `running` counts the
+    validations of each class.
     """
     limits = (threads, max(min(threads, 2), threads // 2), max(1, threads // 4))
     return max(0, min(limits[k] - sum(running[k:]) for k in range(size + 1)))
@@ -157,7 +158,8 @@ class LeasedValidation:
     objects: ObjectStore
     leases: ActiveLeases
     settings: IntakeSettings
-    stop: threading.Event  # ends reading; another process then starts the validation anew
+    stop: threading.Event  # ends reading; another intake then starts the validation anew
+    processes: ValidationProcesses
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS
     backoff: JobBackoff = field(default_factory=JobBackoff)
 
@@ -193,27 +195,32 @@ class LeasedValidation:
     def validate(
         self,
         lease: Lease,
-        key: str,
+        files: Sequence[InputFile],
         *,
         endpoint: str,
         find_model: FindModel,
-        existing: ExistingItems | None = None,
+        existing: ExistingFiles | None = None,
     ) -> ValidationResult:
-        """Return the result for the file `key`; a missing object rejects it.
+        """Return the result for the last of the files; a missing object rejects it.
 
-        Raises LeaseLostError, and the errors of the object store.
+        Raises LeaseLostError, ValidationProcessError, and the errors of the object store.
         """
-        line_bytes_max = self.settings.line_bytes_max
+        task = ValidationTask(
+            endpoint,
+            self.settings.job_items_max,
+            self.settings.line_bytes_max,
+            self.body_limits,
+            existing,
+        )
+
+        def read_file(number: int) -> Iterator[bytes]:
+            return self._read_blocks(lease, files[number].key)
+
         try:
-            return validate_file(
-                lambda: self.read_lines(lease, key, line_bytes_max),
-                endpoint=endpoint,
-                items_max=self.settings.job_items_max,
-                line_bytes_max=line_bytes_max,
-                find_model=find_model,
-                existing=existing,
-                body_limits=self.body_limits,
-            )
+            if sum(file.size_bytes for file in files) <= SMALL_BYTES_MAX:
+                return task.validate(read_file, find_model)
+            check = partial(self._raise_if_stopped, lease)
+            return self.processes.validate(task, read_file, find_model, check)
         except ObjectNotFoundError:
             message = "The content of an input file is no longer stored."
             error = LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id")
@@ -221,12 +228,15 @@ class LeasedValidation:
 
     def read_lines(self, lease: Lease, key: str, line_bytes_max: int) -> Iterator[Line]:
         """Yield the lines of a file. Raises LeaseLostError if the lease is lost, or at a stop."""
-        with self.objects.read(key) as blocks:
-            yield from input_lines(self._while_leased(blocks, lease), line_bytes_max=line_bytes_max)
+        return input_lines(self._read_blocks(lease, key), line_bytes_max=line_bytes_max)
 
-    def _while_leased(self, blocks: Iterable[bytes], lease: Lease) -> Iterator[bytes]:
-        for block in blocks:
-            if self.stop.is_set():
-                raise LeaseLostError(job_id=lease.job_id)
-            self.leases.raise_if_lost(lease)
-            yield block
+    def _read_blocks(self, lease: Lease, key: str) -> Iterator[bytes]:
+        with self.objects.read(key) as blocks:
+            for block in blocks:
+                self._raise_if_stopped(lease)
+                yield block
+
+    def _raise_if_stopped(self, lease: Lease) -> None:
+        if self.stop.is_set():
+            raise LeaseLostError(job_id=lease.job_id)
+        self.leases.raise_if_lost(lease)

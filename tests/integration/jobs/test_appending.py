@@ -71,7 +71,9 @@ class Site:
     def validator_of(self, size: sa.ColumnElement[bool]) -> AppendValidator:
         queue = LeaseQueue(self.engine, self.leases, sa.and_(APPEND_DUE, size), SystemClock())
         settings = IntakeSettings(job_items_max=50)
-        validation = LeasedValidation(self.objects, self.leases, settings, self.stop)
+        validation = LeasedValidation(
+            self.objects, self.leases, settings, self.stop, self.processes
+        )
         return AppendValidator(self.engine, queue, validation)
 
     def job(self, name: str, count: int, **columns: Any) -> UUID:
@@ -217,7 +219,7 @@ def test_an_unexpected_failure_does_not_stop_the_role(
         raise ZeroDivisionError
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.validator.validate_file", broken)
+    monkeypatch.setattr("jobs.validation.validation_task.validate_file", broken)
     site.validator.run_once()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
@@ -228,7 +230,7 @@ def test_an_unexpected_failure_does_not_stop_the_role(
 
 def test_a_database_outage_is_raised(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.validator.validate_file", database_away)
+    monkeypatch.setattr("jobs.validation.validation_task.validate_file", database_away)
     with pytest.raises(OperationalError):
         site.validator.run_once()
     assert site.leases.count == 0

@@ -13,7 +13,8 @@ from core.ids import new_uuid
 from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
 from jobs.expansion.cursors import ExpansionCursor
-from jobs.expansion.emission import InputChangedError, ItemReader, record_job_failure, send_items
+from jobs.expansion.emission import ItemReader, record_job_failure, send_items
+from jobs.input.line_reader import InputChangedError
 from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
 from storage.objects.errors import (

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs.expansion.emission import InputChangedError, parse_item
+from jobs.expansion.emission import parse_item
 from jobs.input.input_files import InputFile
-from jobs.input.line_reader import custom_id_of, input_lines
+from jobs.input.line_reader import InputChangedError, custom_id_of, input_lines
 from jobs.store.copies import Copy, find_copies
 from jobs.validation.file_validation import validate_file
 from registry.models import ModelVersion
