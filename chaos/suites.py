@@ -12,6 +12,7 @@ from chaos.drills import (
     disk_full,
     idempotency,
     lost_leases,
+    newcomers,
     poison_items,
     pool_isolation,
     postgres_loss,
@@ -133,7 +134,10 @@ SUITES: Final = (
     Suite(
         name="pools",
         build_spec=_pools,
-        drills=(DrillSpec("pools", pool_isolation.run, {"P15"}, rounds=(1, 1)),),
+        drills=(
+            DrillSpec("newcomers", newcomers.run, {"P15"}, rounds=(1, 1)),
+            DrillSpec("pools", pool_isolation.run, {"P15"}, rounds=(1, 1)),
+        ),
     ),
     Suite(
         name="engine",

@@ -77,8 +77,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         closing.callback(engine.dispose)
         job_notifications = closing.enter_context(NotificationListener(database, "millrace_jobs"))
         new_rows = closing.enter_context(NotificationListener(database, "millrace_outbox"))
-        producers = _producers(kafka, holder)
-        closing.callback(close_producers, producers)
+        producers = _producers(kafka, holder, closing)
         watermarks = CommitWatermarkReader(kafka, client_id=holder)
         closing.callback(watermarks.close)
         publisher = WatermarkPublisher(engine, watermarks, producers[1], clock)
@@ -88,7 +87,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         leased_jobs = LeasedJobs(engine, leases, clock)
-        processes = ValidationProcesses(clock)
+        processes = closing.enter_context(contextlib.closing(ValidationProcesses(clock)))
         validation = LeasedValidation(objects, leases, settings, stop, processes, body_limits)
         validator = Validator(engine, validation, clock)
         intake = IntakeLoop(
@@ -113,8 +112,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             settings=settings,
             engine=engine,
             objects=objects,
-            processes=processes,
-            body_limits=body_limits,
+            validation=validation,
             holder=holder,
             leases=leases,
             capacities=capacities,
@@ -132,7 +130,6 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             threads.join(_STOP_S_MAX)
         finally:
             validator.close()
-            processes.close()
             leased_jobs.close()
             with contextlib.suppress(*DATABASE_UNAVAILABLE):
                 leases.release_all()
@@ -152,12 +149,16 @@ def _read_settings(
     )
 
 
-def _producers(kafka: KafkaSettings, holder: str) -> list[RecordProducer]:
+def _producers(
+    kafka: KafkaSettings, holder: str, closing: contextlib.ExitStack
+) -> list[RecordProducer]:
     """Return the producers of the expander, of the relay and of the periodic tasks."""
-    return [
+    producers = [
         RecordProducer(kafka, client_id=f"{holder}-{n}", waits_for_partitions=True)
         for n in range(2 + PRODUCERS)
     ]
+    closing.callback(close_producers, producers)
+    return producers
 
 
 def _start_log_tasks(

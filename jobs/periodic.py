@@ -1,13 +1,12 @@
 """Periodic tasks of intake: re-emission, resume, retries, expiry, quarantines, appended files."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import sqlalchemy as sa
 
-from core.bodies.body_limit_settings import BodyLimits
 from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.load_cache import RECONCILE_INTERVAL_S, LoadCache
@@ -25,7 +24,6 @@ from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
-from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validator import LeasedValidation
 from jobs.validation.verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
@@ -48,8 +46,7 @@ class PeriodicDeps:
     settings: IntakeSettings
     engine: sa.Engine
     objects: ObjectStore
-    processes: ValidationProcesses
-    body_limits: BodyLimits
+    validation: LeasedValidation  # with leases of another role
     holder: str  # names this process in its leases
     leases: ActiveLeases  # of the expansion
     capacities: PoolCapacities
@@ -100,9 +97,7 @@ def start_periodic_tasks(
     threads.start_periodic(_QUARANTINE_INTERVAL_S, "quarantines", quarantines.run_once)
     leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
-    validation = LeasedValidation(
-        deps.objects, leases, settings, deps.stop, deps.processes, deps.body_limits
-    )
+    validation = replace(deps.validation, leases=leases)
     for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):
         queue = LeaseQueue(engine, leases, sa.and_(APPEND_DUE, size), clock)
         appends = AppendValidator(engine, queue, validation)

@@ -108,6 +108,17 @@ def job_timings(engine: sa.Engine, jobs: Collection[str]) -> dict[str, JobTiming
     }
 
 
+def row_times(engine: sa.Engine, job: str) -> list[float]:
+    """Return when the rows of a job's items were written, ascending, in epoch seconds."""
+    rows = select(
+        engine,
+        "SELECT extract(epoch FROM finished_at)::float8 AS at_s FROM items "
+        "WHERE job_id = :job ORDER BY finished_at",
+        job=parse_public_id(JOB, job),
+    )
+    return [row["at_s"] for row in rows]
+
+
 def ended_s(engine: sa.Engine, job: str, status: str | None = None) -> float:
     """Return when a job ended, in `status` if given; infinite if it did not.
 

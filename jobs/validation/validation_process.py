@@ -22,8 +22,8 @@ from core.errors import Disposition, MillraceError
 from jobs.validation.file_validation import FindModel, ValidationResult
 from jobs.validation.validation_task import ReadFile, ValidationTask
 
-NICENESS: Final = 5
-"""Added to the niceness of intake: a third of the CPU time of the roles, if they need it all."""
+NICENESS: Final = 10
+"""Added to the niceness of intake: a tenth of the CPU time of a role, while roles need it all."""
 
 ANSWER_S_MAX: Final = 120.0
 """Longest silence of a process. A block of 1 MiB takes about 0.1 s; the ids of a hundred million

@@ -5,7 +5,6 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS
 from core.clock import SystemClock
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
@@ -73,7 +72,7 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         settings=IntakeSettings(),
         engine=site.engine,
         objects=site.objects,
-        body_limits=DEFAULT_BODY_LIMITS,
+        validation=site.validation,
         holder="a",
         leases=ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60),
         capacities=PoolCapacities(clock),
@@ -93,3 +92,4 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         may_continue.set()
         site.stop.set()
         threads.join(WAIT_S_MAX)
+        site.validation.processes.close()

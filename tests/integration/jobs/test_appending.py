@@ -25,6 +25,7 @@ from jobs.store.controls import APPENDED_MAX, append_file, seal_job
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_cursors, job_leases, jobs
 from jobs.validation.append_validator import ROLE, AppendValidator
+from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validator import LeasedValidation
 from jobs.validation.verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
@@ -63,6 +64,10 @@ class Site:
         self.engine, self.objects = engine, objects
         self.stop = threading.Event()
         self.leases = ActiveLeases(engine, role=ROLE, holder="a", ttl_s=60)
+        settings = IntakeSettings(job_items_max=50)
+        self.validation = LeasedValidation(
+            objects, self.leases, settings, self.stop, ValidationProcesses(SystemClock())
+        )
         self.validator = self.validator_of(sa.true())
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
@@ -70,11 +75,7 @@ class Site:
 
     def validator_of(self, size: sa.ColumnElement[bool]) -> AppendValidator:
         queue = LeaseQueue(self.engine, self.leases, sa.and_(APPEND_DUE, size), SystemClock())
-        settings = IntakeSettings(job_items_max=50)
-        validation = LeasedValidation(
-            self.objects, self.leases, settings, self.stop, self.processes
-        )
-        return AppendValidator(self.engine, queue, validation)
+        return AppendValidator(self.engine, queue, self.validation)
 
     def job(self, name: str, count: int, **columns: Any) -> UUID:
         self.store(name, [line(f"{name}-{n}") for n in range(count)])

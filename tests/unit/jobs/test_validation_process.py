@@ -208,19 +208,21 @@ def test_a_program_that_cannot_start_is_an_error_of_the_process() -> None:
 
 def test_a_process_has_lower_priority_and_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATABASE_URL", "postgresql://user:secret@host/name")
-    before, seen = children(), {}
+    before = children()
+    niceness: list[int] = []
+    environment: list[bytes] = []
 
     def find(name: str) -> ModelVersion | None:
         (pid,) = children() - before
-        seen["niceness"] = os.getpriority(os.PRIO_PROCESS, pid) - os.nice(0)
-        seen["environment"] = Path(f"/proc/{pid}/environ").read_bytes()
+        niceness.append(os.getpriority(os.PRIO_PROCESS, pid) - os.nice(0))
+        environment.append(Path(f"/proc/{pid}/environ").read_bytes())
         return find_model(name)
 
     processes = ValidationProcesses(SystemClock())
     processes.validate(TASK, lambda _: FILES["valid"], find, go_on)
     processes.close()
-    assert seen["niceness"] == NICENESS
-    assert b"MILLRACE" not in seen["environment"]
+    assert niceness == [NICENESS]
+    assert b"MILLRACE" not in environment[0]
 
 
 def test_a_process_ends_with_its_parent() -> None:
