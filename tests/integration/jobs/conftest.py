@@ -1,12 +1,13 @@
 """Fixtures of job tests: a migrated database, own topics, an object store and input files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
+from jobs.validation.validation_process import ValidationProcesses
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
 from tests.integration.jobs.retries import RetryProcess
@@ -29,6 +30,13 @@ def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
         write_object(objects, key, b"".join(input_line(index) + b"\n" for index in range(count)))
 
     return store
+
+
+@pytest.fixture
+def processes() -> Iterator[ValidationProcesses]:
+    processes = ValidationProcesses(SystemClock())
+    yield processes
+    processes.close()
 
 
 @pytest.fixture

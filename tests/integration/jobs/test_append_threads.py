@@ -15,6 +15,7 @@ from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
 from jobs.tables.files import job_inputs
 from jobs.validation.append_validator import SMALL
+from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validator import MEDIUM_BYTES_MAX
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
@@ -29,12 +30,15 @@ WAIT_S_MAX = 40.0
 
 
 @pytest.fixture
-def site(engine: sa.Engine, objects: LocalObjectStore) -> Site:
-    return Site(engine, objects)
+def site(engine: sa.Engine, objects: LocalObjectStore, processes: ValidationProcesses) -> Site:
+    return Site(engine, objects, processes)
 
 
 def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None:
-    large, grown = Site(site.engine, site.objects), Site(site.engine, site.objects)
+    large, grown = (
+        Site(site.engine, site.objects, site.processes),
+        Site(site.engine, site.objects, site.processes),
+    )
     large.job_id = large.job("large", 1, input_bytes=MEDIUM_BYTES_MAX)
     grown.append(line("b-0"))
     grown.validator.run_once()
@@ -55,7 +59,7 @@ def test_small_appends_do_not_wait_for_jobs_with_large_files(site: Site) -> None
 def test_small_appends_are_validated_while_a_large_one_runs(
     site: Site, kafka: KafkaSettings, producer: RecordProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = Site(site.engine, site.objects)
+    large = Site(site.engine, site.objects, site.processes)
     large.job_id = large.job("large", 1, input_bytes=MEDIUM_BYTES_MAX)
     large.append(line("b-0"))
     started, may_continue, clock = threading.Event(), threading.Event(), SystemClock()
@@ -92,4 +96,3 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         may_continue.set()
         site.stop.set()
         threads.join(WAIT_S_MAX)
-        site.validation.processes.close()

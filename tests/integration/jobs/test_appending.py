@@ -60,14 +60,14 @@ def line(custom_id: str, *, model: str = "small") -> bytes:
 class Site:
     """A tenant with an unsealed job, and a validator of appended files."""
 
-    def __init__(self, engine: sa.Engine, objects: LocalObjectStore) -> None:
-        self.engine, self.objects = engine, objects
+    def __init__(
+        self, engine: sa.Engine, objects: LocalObjectStore, processes: ValidationProcesses
+    ) -> None:
+        self.engine, self.objects, self.processes = engine, objects, processes
         self.stop = threading.Event()
         self.leases = ActiveLeases(engine, role=ROLE, holder="a", ttl_s=60)
         settings = IntakeSettings(job_items_max=50)
-        self.validation = LeasedValidation(
-            objects, self.leases, settings, self.stop, ValidationProcesses(SystemClock())
-        )
+        self.validation = LeasedValidation(objects, self.leases, settings, self.stop, processes)
         self.validator = self.validator_of(sa.true())
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
@@ -116,8 +116,8 @@ class Site:
 
 
 @pytest.fixture
-def site(engine: sa.Engine, objects: LocalObjectStore) -> Site:
-    return Site(engine, objects)
+def site(engine: sa.Engine, objects: LocalObjectStore, processes: ValidationProcesses) -> Site:
+    return Site(engine, objects, processes)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_job_with_unreadable_earlier_lines_is_set_aside_alone(
     site: Site, caplog: pytest.LogCaptureFixture, raw: bytes
 ) -> None:
     site.append(line("b-0"))
-    other = Site(site.engine, site.objects)
+    other = Site(site.engine, site.objects, site.processes)
     other.job_id = other.job("other", 5)
     other.append(line("b-0"))
     site.store("a", [b'{"secret": %s, "custom_id": "a"}' % raw])

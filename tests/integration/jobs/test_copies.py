@@ -24,6 +24,7 @@ from jobs.store.copies import store_copies
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.retries import item_copies
+from jobs.validation.validation_process import ValidationProcesses
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
@@ -179,9 +180,9 @@ def test_storing_copies_is_repeatable_and_fenced(intake: Intake) -> None:
 
 
 def test_appended_items_are_copies_of_earlier_ones(
-    engine: sa.Engine, objects: LocalObjectStore
+    engine: sa.Engine, objects: LocalObjectStore, processes: ValidationProcesses
 ) -> None:
-    site = Site(engine, objects)
+    site = Site(engine, objects, processes)
     execute(engine, sa.update(jobs).values(deduplicate=True))
     site.append(*[line(n, f"a-{n % 4}") for n in range(4)], b"{}")
     site.append(*[line(n, f"a-{n % 4}") for n in range(6)])
