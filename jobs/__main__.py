@@ -27,6 +27,8 @@ from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
+from jobs.expansion.tenant_weights import TenantWeights
+from jobs.leasing.active_leases import ActiveLeases
 from jobs.outbox_relay import OutboxRelay
 from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
 from jobs.recovery.past_controls import INTERVAL_S, PastControls
@@ -86,7 +88,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         capacities, loads = PoolCapacities(clock), LoadCache(engine, ResultPartitions())
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
-        leased_jobs = LeasedJobs(engine, leases, clock)
+        leased_jobs, weights = LeasedJobs(engine, leases, clock), TenantWeights(engine, clock)
         processes = closing.enter_context(contextlib.closing(ValidationProcesses(clock)))
         validation = LeasedValidation(objects, leases, settings, stop, processes, body_limits)
         validator = Validator(engine, validation, clock)
@@ -95,10 +97,17 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             loads=loads,
             leased_jobs=leased_jobs,
             expander=Expander(
-                engine, objects, producers[0], leased_jobs, clock, capacities.expected_output
+                engine,
+                objects,
+                producers[0],
+                leased_jobs,
+                clock,
+                capacities.expected_output,
+                weights.weight,
             ),
             validator=validator,
             capacities=capacities,
+            weights=weights,
             notifications=job_notifications,
             clock=clock,
             stop=stop,
@@ -119,21 +128,23 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             loads=loads,
             admin=admin,
             clock=clock,
-            stop=stop,
         )
         append_leases = start_periodic_tasks(threads, periodic, producers[2:])
         threads.start("outbox", relay.run_once, partial(new_rows.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.run_once, intake.wait_for_work)
+        closing.callback(_release, validator, leased_jobs, [leases, append_leases])
         report_ready()
         stop.wait()
-        try:
-            threads.join(_STOP_S_MAX)
-        finally:
-            validator.close()
-            leased_jobs.close()
-            with contextlib.suppress(*DATABASE_UNAVAILABLE):
-                leases.release_all()
-                append_leases.release_all()
+        threads.join(_STOP_S_MAX)
+
+
+def _release(validator: Validator, leased_jobs: LeasedJobs, leases: list[ActiveLeases]) -> None:
+    """Give up all jobs, so that another process can take them at once."""
+    validator.close()
+    leased_jobs.close()
+    with contextlib.suppress(*DATABASE_UNAVAILABLE):
+        for held in leases:
+            held.release_all()
 
 
 def _read_settings(

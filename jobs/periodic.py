@@ -1,6 +1,5 @@
 """Periodic tasks of intake: re-emission, resume, retries, expiry, quarantines, appended files."""
 
-import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -53,7 +52,6 @@ class PeriodicDeps:
     loads: LoadCache
     admin: TopicAdmin
     clock: Clock
-    stop: threading.Event
 
 
 def start_periodic_tasks(

@@ -27,6 +27,7 @@ class Principal:
     key_id: UUID
     zero_retention: bool = False  # of the tenant
     call_timeout_s: float | None = None  # limit of the tenant's calls
+    weight: int = 1  # of the tenant, among those that use a pool
 
     @property
     def idempotency_owner(self) -> UUID:
@@ -87,6 +88,7 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
             api_keys.c.id,
             tenants.c.zero_retention,
             tenants.c.call_timeout_ms,
+            tenants.c.weight,
         )
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
         .where(
@@ -96,9 +98,9 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
         )
     )
     principals = {}
-    for digest, tenant_id, key_id, zero_retention, timeout_ms in rows:
+    for digest, tenant_id, key_id, zero_retention, timeout_ms, weight in rows:
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
-        principals[digest] = Principal(tenant_id, key_id, zero_retention, timeout_s)
+        principals[digest] = Principal(tenant_id, key_id, zero_retention, timeout_s, weight)
     return principals
 
 

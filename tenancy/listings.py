@@ -17,6 +17,7 @@ _TENANT_COLUMNS: Final = (
     tenants.c.response_cache_ttl_s,
     tenants.c.zero_retention,
     tenants.c.call_timeout_ms,
+    tenants.c.weight,
     tenants.c.created_at,
 )
 _KEPT: Final = tenants.c.deleted_at.is_(None)

@@ -9,11 +9,13 @@ from typing import Final
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     ForeignKey,
     Index,
     Integer,
     LargeBinary,
+    SmallInteger,
     Table,
     Text,
     Uuid,
@@ -51,6 +53,13 @@ tenants: Final = Table(
         Timestamp,
         comment="with zero_retention: of what was created from then on; NULL: of everything",
     ),
+    Column[int](
+        "weight",
+        SmallInteger,
+        nullable=False,
+        server_default="1",
+        comment="its share of a pool, in relation to those of other tenants",
+    ),
     Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     Column[datetime](
         "deleted_at",
@@ -62,6 +71,7 @@ tenants: Final = Table(
         Timestamp,
         comment="when nothing but tombstones was left; the row goes with the last of them",
     ),
+    CheckConstraint("weight BETWEEN 1 AND 1000", name="weight_in_range"),
 )
 
 api_keys: Final = Table(

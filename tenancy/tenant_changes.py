@@ -24,7 +24,7 @@ def change_tenant_limits(
     """
     if (on := changes.get("zero_retention")) is not None:
         set_zero_retention(connection, tenant_id, on=on, operator=operator)
-    for name in ("stored_bytes_max", "call_timeout_ms"):
+    for name in ("stored_bytes_max", "call_timeout_ms", "weight"):
         if name in changes:
             value = {name: changes[name]}
             change_tenant(connection, tenant_id, value, value, operator)

@@ -17,6 +17,9 @@ from tenancy.tables import tenants
 NAME_CHARS_MAX: Final = 256
 """Longest name of a tenant or a key."""
 
+WEIGHT_MAX: Final = 1000
+"""Largest weight of a tenant."""
+
 _UNSEEN: Final = frozenset(
     {"Cc", "Cs", "Zl", "Zp"}
 )  # Unicode: control, surrogate, line and paragraph separator

@@ -21,7 +21,7 @@ from tenancy.listings import key_row, list_keys, list_tenants, tenant_row
 from tenancy.response_cache import TTL_S_MAX
 from tenancy.tenant_changes import change_tenant_limits
 from tenancy.tenant_deletion import delete_tenant
-from tenancy.tenants import NAME_CHARS_MAX, TenantNotFoundError, create_tenant
+from tenancy.tenants import NAME_CHARS_MAX, WEIGHT_MAX, TenantNotFoundError, create_tenant
 
 router = APIRouter()
 
@@ -30,6 +30,7 @@ CALL_TIMEOUT_MS_MAX: Final = 86_400_000
 Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 StoredBytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CallTimeoutMs = Annotated[int, Meta(ge=1, le=CALL_TIMEOUT_MS_MAX)]
+Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 CacheTtlS = Annotated[int, Meta(ge=1, le=TTL_S_MAX)]
 
 
@@ -48,6 +49,7 @@ class TenantChangeBody(msgspec.Struct, forbid_unknown_fields=True):
     zero_retention: bool | UnsetType = UNSET
     call_timeout_ms: CallTimeoutMs | UnsetType | None = UNSET
     response_cache_ttl_s: CacheTtlS | UnsetType | None = UNSET
+    weight: Weight | UnsetType = UNSET
 
 
 class NewKeyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -186,6 +188,7 @@ def tenant_object(row: Any) -> dict[str, object]:
         "zero_retention": row.zero_retention,
         "call_timeout_ms": row.call_timeout_ms,
         "response_cache_ttl_s": row.response_cache_ttl_s,
+        "weight": row.weight,
     }
 
 

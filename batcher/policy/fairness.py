@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class VirtualCounters(Generic[K]):
-    """Tokens served to each client; the lowest active client is next.
+    """Tokens served to each client, divided by its weight; the lowest active client is next.
 
     A client that comes or returns starts no lower than the lowest active one, or the last that left
     (Algorithm 2), so idle time earns no credit. A counter above that level is kept when its client
@@ -56,9 +56,12 @@ class VirtualCounters(Generic[K]):
         while self._inactive and self._lowest(self._inactive) <= self._level:
             self._inactive.remove(self._inactive.first())
 
-    def charge(self, client: K, token_count: int) -> None:
-        """Charge an active client for `token_count` tokens; each service costs at least one."""
-        counter = self._active.priority(client) + max(1, token_count)
+    def charge(self, client: K, token_count: int, weight: int = 1) -> None:
+        """Charge an active client for `token_count` tokens; each service costs at least one.
+
+        A client of a higher `weight` is charged a fraction, so it gets as many times more (4.3).
+        """
+        counter = self._active.priority(client) + max(1, token_count) / max(1, weight)
         self._active.set_priority(client, counter)
         self._level = max(self._level, self._lowest(self._active))
 

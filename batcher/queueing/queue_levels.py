@@ -2,9 +2,9 @@
 
     pool ─► batch key (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
 
-Tenants share by tokens served. Of a tenant's jobs the lowest rank goes first, and equal ranks share
-by tokens too, see `core.urgency`. The online calls of a tenant queue as one job, nearest deadline
-first.
+Tenants share by tokens served and their weights. Of a tenant's jobs the lowest rank goes first, and
+equal ranks share by tokens too, see `core.urgency`. The online calls of a tenant queue as one job,
+nearest deadline first.
 """
 
 from collections.abc import Callable

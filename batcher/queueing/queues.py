@@ -210,7 +210,7 @@ class Queues:
     def _charge(self, queue: BatchKeyQueue, front: BufferedChunk) -> None:
         job = front.job
         pool = self.pools[queue.key.pool]
-        pool.counters.charge(job.tenant_id, front.token_count)
+        pool.counters.charge(job.tenant_id, front.token_count, job.weight)
         queue.tenants[job.tenant_id].charge(job, front.token_count)
 
     def _count(

@@ -35,6 +35,7 @@ _TENANT_FIELDS: Final = (
     "response_cache_ttl_s",
     "zero_retention",
     "call_timeout_ms",
+    "weight",
     "created_at",
 )
 _KEY_FIELDS: Final = ("id", "tenant", "name", "hint", "created_at", "revoked_at")

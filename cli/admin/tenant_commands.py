@@ -10,13 +10,23 @@ from cli.batch.job_display import time_text
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
 from tenancy.response_cache import TTL_S_MAX
+from tenancy.tenants import WEIGHT_MAX
 
 _HOW: Final = "For operators: connects to Postgres, or to the API with MILLRACE_OPERATOR_KEY."
 keys = typer.Typer(help=f"Create, list and revoke API keys. {_HOW}")
 app = typer.Typer(help=f"Create, list and set up tenants. {_HOW}")
 
 _KEY_HEADERS = ("id", "tenant", "name", "ends with", "created", "revoked")
-_HEADERS = ("name", "id", "bytes at most", "cache", "zero retention", "calls at most", "created")
+_HEADERS = (
+    "name",
+    "id",
+    "bytes at most",
+    "cache",
+    "zero retention",
+    "calls at most",
+    "weight",
+    "created",
+)
 
 
 @app.command()
@@ -55,23 +65,33 @@ def update(
             metavar="SECONDS", help="Longest time of its online calls, 1 to 86400, or `off`."
         ),
     ] = None,
+    weight: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=WEIGHT_MAX, help="Its share of a pool, in relation to other tenants' (1)."
+        ),
+    ] = None,
     data: DataOption = None,
 ) -> None:
-    """Change a tenant. API processes apply it within seconds."""
-    if zero_retention is None and call_timeout is None:
-        raise typer.BadParameter("give --zero-retention or --call-timeout")
+    """Change a tenant. API processes and intake apply it within seconds."""
+    if zero_retention is None and call_timeout is None and weight is None:
+        raise typer.BadParameter("give --zero-retention, --call-timeout or --weight")
     timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
     changes: dict[str, object] = {}
     if zero_retention is not None:
         changes["zero_retention"] = zero_retention
     if call_timeout is not None:
         changes["call_timeout_ms"] = None if timeout_s is None else timeout_s * 1000
+    if weight is not None:
+        changes["weight"] = weight
     with administration(data) as installation:
         installation.change_tenant(name, changes)
     if zero_retention is not None:
         typer.echo(f"{name} zero retention {'on' if zero_retention else 'off'}")
     if call_timeout is not None:
         typer.echo(f"{name} call timeout {_seconds_text(timeout_s)}")
+    if weight is not None:
+        typer.echo(f"{name} weight {weight}")
 
 
 @app.command()
@@ -125,6 +145,7 @@ def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
         _seconds_text(tenant["response_cache_ttl_s"]),
         "yes" if tenant["zero_retention"] else "no",
         "default" if timeout_ms is None else f"{timeout_ms / 1000:g} s",
+        str(tenant["weight"]),
         time_text(tenant["created_at"]),
     )
 

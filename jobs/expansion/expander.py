@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 
 from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
@@ -68,6 +69,9 @@ class Expander:
     clock: Clock
     expected_output: Callable[[JobRef], float] = lambda _: OUTPUT_TOKENS_PRIOR
     """Returns the expected tokens of one sequence of a job."""
+
+    tenant_weight: Callable[[UUID], int] = lambda _: 1
+    """Returns the weight of a tenant now; that of a leased job is as old as its lease."""
 
     backoff: JobBackoff = field(default_factory=JobBackoff)
     slots: ReaderSlots = field(default_factory=ReaderSlots)
@@ -147,6 +151,8 @@ class Expander:
         if count_max <= 0:
             return None  # a file was appended that this process has not loaded yet
         ref = job.ref_at(index)
+        if (weight := self.tenant_weight(ref.tenant_id)) != ref.weight:
+            ref = msgspec.structs.replace(ref, weight=weight)
         sends = TrackedSends(self.producer)
         try:
             reader = self._opened_reader(leased, ref)

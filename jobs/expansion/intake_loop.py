@@ -13,6 +13,7 @@ from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.load_sums import TenantPool
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.tenant_weights import TenantWeights
 from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
@@ -45,6 +46,7 @@ class IntakeLoop:
     expander: Expander
     validator: Validator
     capacities: PoolCapacities
+    weights: TenantWeights
     notifications: NotificationListener
     clock: Clock
     stop: threading.Event
@@ -57,6 +59,7 @@ class IntakeLoop:
     def run_once(self) -> None:
         """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_UNAVAILABLE`."""
         started_s = self.clock.monotonic_s()
+        self.weights.refresh()
         with self.loads.current() as loads:
             metrics.OUTSTANDING_ITEMS.set(loads.outstanding)
             allowed, started_count = self._plan(loads, started_s)
@@ -125,6 +128,7 @@ class IntakeLoop:
             budgets,
             items_max=self.settings.read_ahead_items,
             turn=int(self.clock.wall_s() / self.settings.window_s),
+            weight=self.weights.weight,
         )
 
     def wait_for_work(self) -> None:

@@ -18,6 +18,7 @@ from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
+from tenancy.tables import tenants
 from topics.records.records import JobRef
 
 ROLE: Final = "intake"
@@ -174,8 +175,9 @@ def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID
     """Return the open jobs among `job_ids`."""
     query = (
         sa.select(jobs, job_cursors.c.byte_offset, job_cursors.c.line_number)
-        .add_columns(job_cursors.c.item_index, job_cursors.c.copy_count)
+        .add_columns(job_cursors.c.item_index, job_cursors.c.copy_count, tenants.c.weight)
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
+        .join(tenants, tenants.c.id == jobs.c.tenant_id)
         .where(jobs.c.id.in_(job_ids), OPEN)
     )
     found = connection.execute(query).all()
@@ -198,6 +200,7 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         traceparent=row.traceparent,
         version=row.control_version,
         priority=row.priority,
+        weight=row.weight,
         key_name=job_key_name(row.id) if row.zero_retention else "",
     )
     cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)

@@ -8,7 +8,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, TypeVar
@@ -100,15 +100,16 @@ def tenant_windows(
     *,
     items_max: int,
     turn: int,
+    weight: Callable[[UUID], int] = lambda _: 1,
 ) -> dict[TenantPool, int]:
     """Return how many items each tenant may have outstanding on each pool.
 
     `remaining` counts the items that can be emitted: those of leased jobs. The tenants of a pool
-    with outstanding or remaining items share its budget by max-min fairness, `items_max` each at
-    most. If earlier tenants still have
-    more than their share outstanding, a tenant with less gets its share of what is free, and half
-    of an equal share at once: it does not wait until the items of others have run. So the budget is
-    exceeded by half of it at most.
+    with outstanding or remaining items share its budget by their weights and max-min fairness: one
+    item each at least, and `items_max` at most. If earlier tenants still have more than their share
+    outstanding, a tenant with less gets its share of what is free, and half of what all of its
+    weight would bring it at once: it does not wait until the items of others have run. So the
+    budget is exceeded by half of it at most.
 
     Of a budget below one item for each tenant, tenants with outstanding items keep theirs, and an
     order that changes with `turn` decides which come next: neither many jobs nor one large job
@@ -124,14 +125,15 @@ def tenant_windows(
         if budgets[pool] < len(keys):
             keys.sort(key=lambda key: (not outstanding[key], _turn_order(key[0], turn)))
         needs = {key: min(items_max, outstanding[key] + remaining.get(key, 0)) for key in keys}
-        shares = fair_shares(needs, budgets[pool])
+        weights = {key: weight(key[0]) for key in keys}
+        shares = _weighted_shares(needs, budgets[pool], weights)
         missing = {key: max(0, share - outstanding[key]) for key, share in shares.items()}
         free = max(0, budgets[pool] - sum(outstanding.values()))
-        grants = fair_shares(missing, free)
-        at_once = budgets[pool] // (2 * len(keys))
+        grants = fair_shares(missing, free, weights)
+        total_weight = sum(weights.values())
         for key, share in shares.items():
-            held = outstanding[key]
-            windows[key] = min(share, max(held + grants[key], at_once))
+            at_once = budgets[pool] * weights[key] // (2 * total_weight)
+            windows[key] = min(share, max(outstanding[key] + grants[key], at_once))
     return windows
 
 
@@ -139,26 +141,43 @@ def _turn_order(tenant_id: UUID, turn: int) -> bytes:
     return blake2b(b"%b%d" % (tenant_id.bytes, turn), digest_size=8).digest()
 
 
-def fair_shares(demands: Mapping[_Key, int], total: int) -> dict[_Key, int]:
-    """Share `total` items by max-min fairness: nobody gets more than its demand.
+def _weighted_shares(
+    needs: Mapping[_Key, int], total: int, weights: Mapping[_Key, int]
+) -> dict[_Key, int]:
+    """Share `total` items by weight, of which each key with a need gets one if all can.
 
-    Items that cannot be divided go to the first keys of `demands`. Source: Bertsekas and Gallager,
-    Data Networks, 6.5.2.
+    Otherwise the first keys get one: a heavy key must not get all turns.
     """
+    if total < len(needs):
+        return fair_shares(needs, total)
+    firsts = {key: min(1, need) for key, need in needs.items()}
+    rest = {key: need - firsts[key] for key, need in needs.items()}
+    shares = fair_shares(rest, total - sum(firsts.values()), weights)
+    return {key: firsts[key] + share for key, share in shares.items()}
+
+
+def fair_shares(
+    demands: Mapping[_Key, int], total: int, weights: Mapping[_Key, int] | None = None
+) -> dict[_Key, int]:
+    """Share `total` items by weighted max-min fairness: nobody gets more than its demand.
+
+    Without `weights` all weigh the same. Items that cannot be divided go to the first keys of
+    `demands`. Source: Bertsekas and Gallager, Data Networks, 6.5.2.
+    """
+    if weights is None:
+        weights = dict.fromkeys(demands, 1)
     shares: dict[_Key, int] = {}
-    left = total
-    ascending = sorted(demands.items(), key=lambda item: item[1])
-    for position, (key, demand) in enumerate(ascending):
-        equal = left // (len(ascending) - position)
-        if demand > equal:
+    left, weight_left = total, sum(weights[key] for key in demands)
+    for key in sorted(demands, key=lambda key: demands[key] / weights[key]):
+        if demands[key] > left * weights[key] // weight_left:
             break
-        shares[key] = demand
-        left -= demand
+        shares[key] = demands[key]
+        left -= demands[key]
+        weight_left -= weights[key]
     unsatisfied = [key for key in demands if key not in shares]
-    if unsatisfied:
-        equal, rest = divmod(left, len(unsatisfied))
-        shares |= {key: equal + (n < rest) for n, key in enumerate(unsatisfied)}
-    return shares
+    whole = {key: left * weights[key] // weight_left for key in unsatisfied}
+    rest = left - sum(whole.values())
+    return shares | {key: whole[key] + (n < rest) for n, key in enumerate(unsatisfied)}
 
 
 def remaining_of(leased: Iterable[JobLoad]) -> Counter[TenantPool]:

@@ -27,6 +27,24 @@ def test_gap_between_backlogged_clients_is_bounded_by_one_service(
 
 
 @given(
+    weights=st.lists(st.integers(1, 8), min_size=2, max_size=6),
+    costs=st.lists(st.integers(1, COST_MAX), min_size=1, max_size=300),
+)
+def test_backlogged_clients_are_served_by_their_weights(
+    weights: list[int], costs: list[int]
+) -> None:
+    counters: VirtualCounters[int] = VirtualCounters()
+    served = [0.0] * len(weights)
+    for client in range(len(weights)):
+        counters.activate(client)
+    for cost in costs:
+        client = counters.least_served()
+        counters.charge(client, cost, weights[client])
+        served[client] += cost / weights[client]
+        assert max(served) - min(served) <= COST_MAX
+
+
+@given(
     st.lists(
         st.tuples(st.sampled_from(["come", "go", "serve"]), st.integers(0, 4), st.integers(1, 500)),
         max_size=300,

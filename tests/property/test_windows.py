@@ -1,6 +1,7 @@
 """Goal: no pool exceeds its budget, no tenant its window, and no job starves another one."""
 
 from collections import Counter
+from collections.abc import Callable
 from operator import mul
 from uuid import UUID
 
@@ -33,11 +34,17 @@ def pool_budgets(
 
 
 def windows_of(
-    jobs: list[JobLoad], budgets: dict[str, int], *, turn: int = 7
+    jobs: list[JobLoad],
+    budgets: dict[str, int],
+    *,
+    turn: int = 7,
+    weight: Callable[[UUID], int] = lambda _: 1,
 ) -> dict[TenantPool, int]:
     remaining = remaining_of(job for job in jobs if is_leased(job))
     sums = LoadSums.of(jobs).by_tenant_pool
-    return rules.tenant_windows(sums, remaining, budgets, items_max=20_000, turn=turn)
+    return rules.tenant_windows(
+        sums, remaining, budgets, items_max=20_000, turn=turn, weight=weight
+    )
 
 
 def allowances(jobs: list[JobLoad], windows: dict[TenantPool, int]) -> dict[UUID, int]:
@@ -162,6 +169,22 @@ def test_shares_are_max_min_fair(demands: dict[int, int], total: int) -> None:
     assert all(shares[key] >= most - 1 for key, demand in demands.items() if shares[key] < demand)
 
 
+@given(
+    demands=st.dictionaries(st.integers(0, 20), st.integers(0, 1000)),
+    total=st.integers(0, 5000),
+    seed=st.integers(0, 1000),
+)
+def test_shares_are_max_min_fair_by_weight(demands: dict[int, int], total: int, seed: int) -> None:
+    weights = {key: 1 + (key * 7919 + seed) % 9 for key in demands}
+    shares = fair_shares(demands, total, weights)
+    assert shares.keys() == demands.keys()
+    assert all(0 <= shares[key] <= demand for key, demand in demands.items())
+    assert sum(shares.values()) == min(total, sum(demands.values()))
+    most = max((shares[key] / weights[key] for key in demands), default=0)
+    for key, demand in demands.items():
+        assert shares[key] == demand or (shares[key] + 1) / weights[key] >= most - 1
+
+
 @given(jobs=loads(models=4), alive=pools_alive, batchers=st.integers(0, 3))
 def test_budgets_fit_into_the_read_ahead_of_the_batchers(
     jobs: list[JobLoad], alive: dict[str, PoolCapacity], batchers: int
@@ -236,6 +259,29 @@ def test_tenants_take_turns_in_a_small_budget_whatever_their_jobs() -> None:
         turns.update(key[0].int for key, items in windows.items() if items)
     assert turns.total() == 1200
     assert all(160 < turns[tenant] < 240 for tenant in (1, 3, 4))
+
+
+def test_tenants_share_a_budget_by_their_weights_and_each_gets_an_item() -> None:
+    light, heavy = tenant_job(1, 60_000), tenant_job(3, 60_000)
+
+    def weight(tenant_id: UUID) -> int:
+        return tenant_id.int
+
+    windows = windows_of([light, heavy], {"p": 8_002}, weight=weight)
+    assert windows == {light.tenant_pool: 2_001, heavy.tenant_pool: 6_001}
+    windows = windows_of([light, heavy._replace(total=500)], {"p": 8_000}, weight=weight)
+    assert windows == {light.tenant_pool: 7_500, heavy.tenant_pool: 500}
+    windows = windows_of(
+        [light, heavy], {"p": 2}, weight=lambda tenant: 1000 if tenant.int == 3 else 1
+    )
+    assert windows == {light.tenant_pool: 1, heavy.tenant_pool: 1}
+
+
+def test_a_heavy_tenant_that_comes_gets_half_of_its_share_at_once() -> None:
+    earlier = tenant_job(1, 60_000, emitted=20_000)
+    heavy = tenant_job(3, 60_000)
+    windows = windows_of([earlier, heavy], {"p": 20_000}, weight=lambda tenant_id: tenant_id.int)
+    assert windows == {earlier.tenant_pool: 5_001, heavy.tenant_pool: 7_500}
 
 
 def test_a_tenant_alone_fills_the_buffer_of_one_batcher() -> None:

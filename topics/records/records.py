@@ -48,6 +48,7 @@ class JobRef(Record, frozen=True):
     version: int = 0  # of the job's control state when the record was emitted
     priority: int = PRIORITY_DEFAULT  # at that time, among the tenant's jobs; the highest first
     key_name: str = ""  # object of the data key that encrypts bodies; empty: not encrypted
+    weight: int = 1  # of the tenant, when the record was emitted
 
 
 class Item(Record, frozen=True):

@@ -119,4 +119,5 @@ def _job(
         deadline_s=deadline_s,
         traceparent=trace[0] if trace else "",
         call=call,
+        weight=received.principal.weight,
     )

@@ -53,6 +53,7 @@ COMMANDS = (
     ("tenants", "cache", "nobody", "60"),
     ("tenants", "update", "acme", "--call-timeout", "30"),
     ("tenants", "update", "acme", "--zero-retention", "--call-timeout", "off"),
+    ("tenants", "update", "acme", "--weight", "4"),
     ("tenants", "update", "nobody", "--zero-retention"),
     ("tenants", "list"),
     ("tenants", "list", "-o", "json"),

@@ -92,6 +92,17 @@ def test_call_timeout_of_a_tenant_is_set() -> None:
     assert millrace("tenants", "update", "acme").exit_code == ExitCode.USAGE
 
 
+def test_weight_of_a_tenant_is_set() -> None:
+    listed = partial(listed_tenant, "weight")
+    millrace("tenants", "create", "acme")
+    assert listed() == 1
+    assert millrace("tenants", "update", "acme", "--weight", "3").stdout == "acme weight 3\n"
+    assert listed() == 3
+    for wrong in ("0", "1001", "1.5", "-1"):
+        done = millrace("tenants", "update", "acme", "--weight", wrong)
+        assert done.exit_code == ExitCode.USAGE
+
+
 def test_key_of_an_unknown_tenant_is_refused() -> None:
     failed = millrace("keys", "create", "--tenant", "unknown")
 

@@ -83,7 +83,6 @@ def test_small_appends_are_validated_while_a_large_one_runs(
         loads=LoadCache(site.engine, ResultPartitions()),
         admin=TopicAdmin(kafka),
         clock=clock,
-        stop=site.stop,
     )
     threads = SupervisedThreads(site.stop, away_s_max=1, clock=clock)
     start_periodic_tasks(threads, deps, [producer] * PRODUCERS)

@@ -91,9 +91,15 @@ def test_a_tenant_is_created_shown_and_changed(client: httpx.Client) -> None:
         "zero_retention": False,
         "call_timeout_ms": None,
         "response_cache_ttl_s": None,
+        "weight": 1,
     }
     path = f"{TENANTS}/{made['id']}"
-    limits = {"stored_bytes_max": None, "call_timeout_ms": 1000, "response_cache_ttl_s": 60}
+    limits = {
+        "stored_bytes_max": None,
+        "call_timeout_ms": 1000,
+        "response_cache_ttl_s": 60,
+        "weight": 1000,
+    }
     assert ok(client.post(path, json=limits)) == {**made, **limits}
     assert ok(client.post(path, json={})) == {**made, **limits}
     off = {"zero_retention": True, "response_cache_ttl_s": None}
@@ -136,6 +142,10 @@ def test_an_invalid_tenant_is_refused(
         {"call_timeout_ms": 86_400_001},
         {"response_cache_ttl_s": 0},
         {"response_cache_ttl_s": 86_401},
+        {"weight": 0},
+        {"weight": 1001},
+        {"weight": 1.5},
+        {"weight": None},
         {"zero_retention": None},
     ],
 )
