@@ -10,9 +10,12 @@ from batcher.faust_app.request_stream import RequestStream, group_of
 from batcher.inbound.record_handler import RecordHandler
 from batcher.outbound.capacity_reader import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
+from batcher.outbound.service_reports import ServicePublisher
 from batcher.policy.credits import CreditLedger
+from batcher.policy.service_exchange import ServiceExchange
 from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
+from batcher.queueing.tenant_service import pool_shares, take_service
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
@@ -52,6 +55,8 @@ class PeriodicTasks:
     dispatcher: Dispatcher
     maintenance: QueueMaintenance
     demand: DemandPublisher
+    service: ServicePublisher
+    exchange: ServiceExchange
     stream: RequestStream
     dead_letters: DeadLetterSender
     admin: TopicAdmin
@@ -63,6 +68,7 @@ class PeriodicTasks:
         count = 0
         while True:
             count += 1
+            self._publish_service(is_heartbeat=count % MAINTENANCE_EVERY == 0)
             has_demand = self.demand.published_pools or any(self.queues.waiting().values())
             if has_demand or count % MAINTENANCE_EVERY == 0:
                 self.publish_demand()
@@ -78,9 +84,19 @@ class PeriodicTasks:
         self.dead_letters.send_waiting()
         self.stream.pause_only(self.dead_letters.waiting_partitions)
 
+    def _publish_service(self, *, is_heartbeat: bool) -> None:
+        """Publish what tenants were served to other batchers, and that this one exists."""
+        service = take_service(self.queues)
+        if not self.exchange.has_others(now_s=self.clock.monotonic_s()):
+            service = {}
+        if is_heartbeat or any(service.values()):
+            self.service.publish(service)
+
     def publish_demand(self) -> None:
         """Publish waiting items by pool; pools with 0 learn that this batcher exists."""
-        self.demand.publish(dict.fromkeys(self.ledger.pools, 0) | self.queues.waiting())
+        waiting = dict.fromkeys(self.ledger.pools, 0) | self.queues.waiting()
+        shares = pool_shares(self.queues, self.exchange, now_s=self.clock.monotonic_s())
+        self.demand.publish(waiting, shares)
 
     def publish_new_demand(self) -> None:
         """Publish demand if a pool has waiting items that the last record did not name."""

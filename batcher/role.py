@@ -21,13 +21,16 @@ from batcher.inbound.unreadable_records import send_unreadable
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
 from batcher.outbound.capacity_reader import CapacityReader, DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
+from batcher.outbound.service_reports import ServicePublisher, ServiceReader
 from batcher.periodic import PeriodicTasks
 from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.credits import CreditLedger
+from batcher.policy.service_exchange import ServiceExchange
 from batcher.policy.sticky_partitioner import STICKY_S
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
+from batcher.queueing.tenant_service import charge_elsewhere
 from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import Clock
@@ -45,7 +48,7 @@ from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import REQUESTS
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity
+from topics.records.records import Capacity, ServiceReport
 from topics.settings import KafkaSettings
 from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
@@ -141,6 +144,13 @@ class Batcher:
             on_capacity=partial(self._call_from_thread, self._record_capacity),
             on_failure=partial(self._call_from_thread, self.on_failure),
         )
+        self._service_reader = ServiceReader(
+            kafka,
+            client_id=client_id,
+            on_reports=partial(self._call_from_thread, self._apply_service),
+            on_failure=partial(self._call_from_thread, self.on_failure),
+        )
+        self._exchange = ServiceExchange(client_id, job_class)
         self._clock = DatabaseClock(clock, deps.read_database_time)
         self._check_commits = deps.check_commits
         self._app = build_app(kafka, settings, deps.datadir)
@@ -160,7 +170,7 @@ class Batcher:
         is_obsolete_call = None if callers is None else callers.is_obsolete
         drop_policy = DropPolicy(self._controls, self._clock, is_obsolete_call)
         obsolete_items = ObsoleteItems(acks, drop_policy)
-        queues = Queues(
+        queues = self._queues = Queues(
             items_max=settings.held_items_max,
             bytes_max=settings.held_bytes_max,
             deferred_max=settings.deferred_records_max if settings.job_class == "bulk" else 0,
@@ -212,6 +222,8 @@ class Batcher:
                 hold_limit_s=settings.hold_limit_s,
             ),
             demand=DemandPublisher(self._producer, identity, self._clock.database_s),
+            service=ServicePublisher(self._producer, identity),
+            exchange=self._exchange,
             stream=self._stream,
             dead_letters=self._dead_letters,
             admin=admin,
@@ -308,6 +320,7 @@ class Batcher:
             if self._callers is not None:
                 self._callers.start(timeout_s)
             self._capacity_reader.start(timeout_s)
+            self._service_reader.start()
             self._stream.remove_predecessor()
         finally:
             self._is_connecting = False
@@ -315,6 +328,7 @@ class Batcher:
     def _disconnect(self) -> None:
         """Close every connection but Faust's; blocks."""
         self._capacity_reader.stop()
+        self._service_reader.stop()
         self._fetcher.close()
         if self._callers is not None:
             self._callers.stop()
@@ -326,6 +340,11 @@ class Batcher:
         for capacity in capacities:
             self._ledger.record_capacity(capacity, now_s=now_s)
         self.wake()
+
+    def _apply_service(self, reports: list[ServiceReport]) -> None:
+        now_s = self._clock.monotonic_s()
+        for report in reports:
+            charge_elsewhere(self._queues, self._exchange.apply(report, now_s=now_s))
 
     def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
         sent = send_unreadable(self._producer, self._dead_letters, record, on_delivery)

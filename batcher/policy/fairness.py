@@ -11,6 +11,15 @@ from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 K = TypeVar("K", bound=Hashable)
 
 
+def service_cost(token_count: int, weight: int = 1) -> float:
+    """Return what a service of so many tokens costs a client of this weight.
+
+    A client of twice the weight is charged half, so it gets twice as much (4.3). A service costs at
+    least one token.
+    """
+    return max(1, token_count) / max(1, weight)
+
+
 class VirtualCounters(Generic[K]):
     """Tokens served to each client, divided by its weight; the lowest active client is next.
 
@@ -56,14 +65,17 @@ class VirtualCounters(Generic[K]):
         while self._inactive and self._lowest(self._inactive) <= self._level:
             self._inactive.remove(self._inactive.first())
 
-    def charge(self, client: K, token_count: int, weight: int = 1) -> None:
-        """Charge an active client for `token_count` tokens; each service costs at least one.
-
-        A client of a higher `weight` is charged a fraction, so it gets as many times more (4.3).
-        """
-        counter = self._active.priority(client) + max(1, token_count) / max(1, weight)
-        self._active.set_priority(client, counter)
+    def charge(self, client: K, service: float) -> None:
+        """Charge an active client; see `service_cost`."""
+        self._active.set_priority(client, self._active.priority(client) + service)
         self._level = max(self._level, self._lowest(self._active))
+
+    def charge_if_known(self, client: K, service: float) -> None:
+        """Charge a client for service elsewhere, unless its counter is below all others."""
+        if client in self._active:
+            self.charge(client, service)
+        elif client in self._inactive:
+            self._inactive.set_priority(client, self._inactive.priority(client) + service)
 
     def least_served(self) -> K:
         """Return the least served active client, the first one of equals: O(log n)."""

@@ -8,10 +8,10 @@ nearest deadline first.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from batcher.policy.fairness import VirtualCounters
+from batcher.policy.fairness import VirtualCounters, service_cost
 from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from topics.records.records import JobRef
@@ -99,7 +99,7 @@ class TenantQueue:
     def charge(self, job: JobRef, token_count: int) -> None:
         """Charge a job for served tokens."""
         job_id = job_key(job)
-        self._counters.charge(job_id, token_count)
+        self._counters.charge(job_id, service_cost(token_count))
         self._update_order(job_id, self._jobs[job_id])
 
     def update_ranks(self, rank: Callable[[JobRef], int]) -> None:
@@ -134,8 +134,16 @@ class PoolQueue:
 
     batch_keys: dict[BatchKey, BatchKeyQueue]
     counters: VirtualCounters[UUID]
+    weights: dict[UUID, int] = field(default_factory=dict)  # of the active tenants
+    served: dict[UUID, float] = field(default_factory=dict)  # here, see `TenantService`
     item_count: int = 0
     last_added_s: float = float("-inf")  # monotonic
+
+    def charge(self, job: JobRef, token_count: int) -> None:
+        """Charge the tenant of a job for tokens that this batcher serves."""
+        service = service_cost(token_count, job.weight)
+        self.counters.charge(job.tenant_id, service)
+        self.served[job.tenant_id] = self.served.get(job.tenant_id, 0.0) + service
 
     def next_tenant(self, queue: BatchKeyQueue) -> UUID:
         """Return the tenant of `queue` that the pool served least."""

@@ -5,6 +5,7 @@ tenant is deferred; the caller stops reading records while `is_reading_stopped`.
 """
 
 from collections.abc import Callable, Container, Iterator
+from uuid import UUID
 
 from batcher.policy.batch_closing import fitting_prefix
 from batcher.policy.buffer_quotas import BufferUsage, TenantPool
@@ -82,6 +83,13 @@ class Queues:
         """Return the waiting items by pool."""
         return {name: pool.item_count for name, pool in self.pools.items()}
 
+    def waiting_by_tenant(self) -> dict[str, dict[UUID, int]]:
+        """Return the waiting items of each pool by tenant."""
+        found: dict[str, dict[UUID, int]] = {name: {} for name in self.pools}
+        for (tenant_id, pool), items in self._items.by_tenant_pool.items():
+            found.setdefault(pool, {})[tenant_id] = items
+        return found
+
     def last_added_s(self, pool: str) -> float:
         """Return the monotonic time at which a chunk of `pool` was last added."""
         known = self.pools.get(pool)
@@ -104,6 +112,7 @@ class Queues:
             tenant = queue.tenants[job.tenant_id] = TenantQueue()
         tenant.add(chunk, self._rank(job))
         pool.counters.activate(job.tenant_id)
+        pool.weights[job.tenant_id] = job.weight
         self._count(pool, queue, chunk, +1)
         self._chunks.add(chunk)
 
@@ -159,6 +168,7 @@ class Queues:
         del queue.tenants[job.tenant_id]
         if not any(job.tenant_id in other.tenants for other in pool.batch_keys.values()):
             pool.counters.deactivate(job.tenant_id)
+            del pool.weights[job.tenant_id]
         if not queue.tenants:
             del pool.batch_keys[key]
 
@@ -210,7 +220,7 @@ class Queues:
     def _charge(self, queue: BatchKeyQueue, front: BufferedChunk) -> None:
         job = front.job
         pool = self.pools[queue.key.pool]
-        pool.counters.charge(job.tenant_id, front.token_count, job.weight)
+        pool.charge(job, front.token_count)
         queue.tenants[job.tenant_id].charge(job, front.token_count)
 
     def _count(

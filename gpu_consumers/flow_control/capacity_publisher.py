@@ -112,7 +112,9 @@ class CapacityPublisher:
         self._in_flight += count
         self._in_flight_jobs.add(batch, count, now_s=now_s)
         self._rate.mark_busy(self._in_flight, now_s=now_s)
-        if not self._is_of_epoch(batch):
+        if self._is_of_epoch(batch):
+            self._grants.add_arrived(batch.batcher_id, count)
+        else:
             self._grants.foreign_in_flight += count
 
     def record_end(self, batch: Batch, count: int) -> None:
@@ -153,9 +155,10 @@ class CapacityPublisher:
             if demand.now_s and self._database_time is not None:
                 self._database_time.add_sample(demand.now_s, monotonic_s=now_s)
             if demand.job_class == self._identity.job_class:
-                waiting = demand.waiting.get(self._identity.pool, 0)
-                is_known = demand.batcher_id in self._grants.accounts
-                self._grants.set_demand(demand.batcher_id, waiting, now_s=now_s)
+                pool, batcher_id = self._identity.pool, demand.batcher_id
+                waiting, share = demand.waiting.get(pool, 0), demand.shares.get(pool)
+                is_known = batcher_id in self._grants.accounts
+                self._grants.set_demand(batcher_id, waiting, share, now_s=now_s)
                 if not is_known:
                     self._wake.set()
 

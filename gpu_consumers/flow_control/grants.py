@@ -4,8 +4,11 @@ A grant limits all items ever sent under one epoch (RFC 9113, 5.2), so a lost or
 changes nothing. Pure: time and demand are arguments.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from core.fair_shares import fair_shares
 
 DEMAND_VOID_S = 3.0
 """A batcher without demand records for so long gets no grant; the others share it."""
@@ -20,6 +23,9 @@ NEW_SHARE = 4
 """At least this fraction (1/4) of the limit is granted for new items. Items from before the epoch
 may have crashed a process, so they run alone and may stay in flight across several crashes."""
 
+_SHARE_UNIT: Final = 1000
+"""Shares are rounded to thousandths of a tenant of weight 1."""
+
 RATE_WEIGHT = 0.3
 """Weight of the newest window in the measured rate."""
 
@@ -28,9 +34,16 @@ RATE_WEIGHT = 0.3
 class _Account:
     """The items of one batcher under this epoch."""
 
+    arrived: int = 0
     finished: int = 0
     waiting: int = 0
+    share: float | None = None  # of the pool; None: it follows the waiting items
     received_s: float = 0.0  # the time of its last demand record
+
+    @property
+    def in_flight(self) -> int:
+        """Its items here."""
+        return max(0, self.arrived - self.finished)
 
 
 @dataclass(slots=True)
@@ -40,23 +53,28 @@ class Grants:
     accounts: dict[str, _Account] = field(default_factory=dict)
     foreign_in_flight: int = 0  # items here that were sent under another epoch
 
-    def set_demand(self, batcher_id: str, waiting: int, *, now_s: float) -> None:
-        """Set how many items wait at a batcher for this pool."""
-        account = self.accounts.setdefault(batcher_id, _Account())
-        account.waiting, account.received_s = waiting, now_s
+    def set_demand(
+        self, batcher_id: str, waiting: int, share: float | None = None, *, now_s: float
+    ) -> None:
+        """Set how many items wait at a batcher for this pool, and its share of the pool."""
+        account = self._account(batcher_id)
+        account.waiting, account.share, account.received_s = waiting, share, now_s
+
+    def add_arrived(self, batcher_id: str, count: int) -> None:
+        """Count items of this epoch that have arrived."""
+        self._account(batcher_id).arrived += count
 
     def add_finished(self, batcher_id: str, count: int) -> None:
         """Count items of this epoch that have ended."""
-        account = self.accounts.get(batcher_id)
-        if account is None:  # `setdefault` would create an account for each item
-            account = self.accounts[batcher_id] = _Account()
-        account.finished += count
+        self._account(batcher_id).finished += count
 
     def compute_grants(self, limit: int, *, now_s: float) -> dict[str, int]:
         """Return the cumulative grant of each live batcher; together they have `limit` open.
 
-        Items of other epochs count against the limit, except for `NEW_SHARE` of it. Shares follow
-        the waiting items; without any they are equal, so that the first item finds credit.
+        Items of other epochs count against the limit, except for `NEW_SHARE` of it. Each batcher
+        gets what it has waiting and in flight here, within its share of the pool: the one that it
+        published, or else, if one of them published none, the part of the waiting items that it
+        has. What is left is shared equally, so that the first item finds credit.
         """
         live = {
             name: account
@@ -64,12 +82,19 @@ class Grants:
             if now_s - account.received_s <= (WAITING_VOID_S if account.waiting else DEMAND_VOID_S)
         }
         open_items = max(limit // NEW_SHARE, limit - self.foreign_in_flight)
-        waiting = sum(account.waiting for account in live.values())
-        grants = {}
-        for name, account in live.items():
-            share = account.waiting / waiting if waiting else 1 / len(live)
-            grants[name] = account.finished + max(min(1, open_items), int(open_items * share))
-        return grants
+        needs = {name: account.waiting + account.in_flight for name, account in live.items()}
+        open_shares = fair_shares(needs, open_items, _weights(live))
+        unused = fair_shares(dict.fromkeys(live, limit), open_items - sum(open_shares.values()))
+        return {
+            name: account.finished + max(min(1, open_items), open_shares[name] + unused[name])
+            for name, account in live.items()
+        }
+
+    def _account(self, batcher_id: str) -> _Account:
+        account = self.accounts.get(batcher_id)
+        if account is None:  # `setdefault` would create an account for each item
+            account = self.accounts[batcher_id] = _Account()
+        return account
 
     def start_epoch(self, in_flight: int) -> None:
         """Void every grant: partitions have moved, so sent items may run elsewhere.
@@ -83,8 +108,18 @@ class Grants:
             if newest_s - account.received_s <= FORGET_S
         }
         for account in self.accounts.values():
-            account.finished = 0
+            account.arrived = account.finished = 0
         self.foreign_in_flight = in_flight
+
+
+def _weights(accounts: Mapping[str, _Account]) -> dict[str, int]:
+    """Return the weight of each batcher, at least 1."""
+    if any(account.waiting and account.share is None for account in accounts.values()):
+        return {name: max(1, account.waiting) for name, account in accounts.items()}
+    return {
+        name: max(1, round(_SHARE_UNIT * (account.share or 0.0)))
+        for name, account in accounts.items()
+    }
 
 
 def bulk_limit(concurrency: int, items_per_s: float, batch_items: int) -> int:

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Final, TypeVar
 from uuid import UUID
 
+from core.fair_shares import fair_shares
 from core.limits import CHUNK_ITEMS_MAX
 from jobs.expansion.load_sums import Age, JobLoad, PoolLoad, TenantPool, TenantPoolLoad
 
@@ -154,30 +155,6 @@ def _weighted_shares(
     rest = {key: need - firsts[key] for key, need in needs.items()}
     shares = fair_shares(rest, total - sum(firsts.values()), weights)
     return {key: firsts[key] + share for key, share in shares.items()}
-
-
-def fair_shares(
-    demands: Mapping[_Key, int], total: int, weights: Mapping[_Key, int] | None = None
-) -> dict[_Key, int]:
-    """Share `total` items by weighted max-min fairness: nobody gets more than its demand.
-
-    Without `weights` all weigh the same. Items that cannot be divided go to the first keys of
-    `demands`. Source: Bertsekas and Gallager, Data Networks, 6.5.2.
-    """
-    if weights is None:
-        weights = dict.fromkeys(demands, 1)
-    shares: dict[_Key, int] = {}
-    left, weight_left = total, sum(weights[key] for key in demands)
-    for key in sorted(demands, key=lambda key: demands[key] / weights[key]):
-        if demands[key] > left * weights[key] // weight_left:
-            break
-        shares[key] = demands[key]
-        left -= demands[key]
-        weight_left -= weights[key]
-    unsatisfied = [key for key in demands if key not in shares]
-    whole = {key: left * weights[key] // weight_left for key in unsatisfied}
-    rest = left - sum(whole.values())
-    return shares | {key: whole[key] + (n < rest) for n, key in enumerate(unsatisfied)}
 
 
 def remaining_of(leased: Iterable[JobLoad]) -> Counter[TenantPool]:

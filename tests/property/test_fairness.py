@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher.policy.fairness import VirtualCounters
+from batcher.policy.fairness import VirtualCounters, service_cost
 
 COST_MAX = 500
 
@@ -39,7 +39,7 @@ def test_backlogged_clients_are_served_by_their_weights(
         counters.activate(client)
     for cost in costs:
         client = counters.least_served()
-        counters.charge(client, cost, weights[client])
+        counters.charge(client, service_cost(cost, weights[client]))
         served[client] += cost / weights[client]
         assert max(served) - min(served) <= COST_MAX
 

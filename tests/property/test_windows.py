@@ -8,11 +8,12 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.fair_shares import fair_shares
 from core.limits import CHUNK_ITEMS_MAX
 from core.urgency import PRIORITY_DEFAULT
 from jobs.expansion import windows as rules
 from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool, TenantPoolLoad
-from jobs.expansion.windows import PoolCapacity, WindowLimits, fair_shares, remaining_of
+from jobs.expansion.windows import PoolCapacity, WindowLimits, remaining_of
 
 LIMITS = WindowLimits(
     window_s=3, window_items_max=1_000_000, read_ahead_items=20_000, read_ahead_bytes=2**26

@@ -21,6 +21,7 @@ from topics.records.records import (
     Outcomes,
     Record,
     Replies,
+    ServiceReport,
 )
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -152,6 +153,17 @@ DEMAND = Topic(
     retention_days=1,
 )
 
+SERVICE = Topic(
+    name="service",
+    records=(ServiceReport,),
+    key="batcher",
+    partition_count=1,
+    ordering="the newest state of a batcher is the last",
+    written_by=("batcher",),
+    read_by=("batcher",),
+    retention_days=1,
+)
+
 REPLIES = Topic(
     name="replies",
     records=(Replies,),
@@ -216,6 +228,7 @@ SHARED_TOPICS: Final = (
     CONTROL,
     CAPACITY,
     DEMAND,
+    SERVICE,
     ATTEMPTS,
     EVENTS,
     DEAD_LETTERS,

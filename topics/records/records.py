@@ -230,6 +230,26 @@ class Demand(Record, frozen=True):
     job_class: str
     waiting: dict[str, int]  # pool to items
     now_s: float = 0.0  # the database's time, never late; 0 while unknown
+    shares: dict[str, float] = {}  # pool to the part of its waiting tenants' weights that is here
+
+
+class TenantService(Record, frozen=True):
+    """A tenant of one pool at one batcher."""
+
+    tenant_id: UUID
+    served: float  # tokens divided by the weight, since the tenant came to this batcher
+    waiting: int  # items
+
+
+class ServiceReport(Record, frozen=True):
+    """The tenants of each pool at a batcher (`service`, keyed by batcher), absolute and repeated.
+
+    A tenant without waiting items is reported once more, and starts at 0 when it returns.
+    """
+
+    batcher_id: str
+    job_class: str
+    pools: dict[str, list[TenantService]]
 
 
 class JobEvent(Record, frozen=True):
@@ -345,6 +365,7 @@ KINDS: Final[dict[type[Record], str]] = {
     JobControl: "control",
     Capacity: "capacity",
     Demand: "demand",
+    ServiceReport: "service",
     JobEvent: "event",
     DeadLetter: "dead_letter",
     DeadItems: "dead_items",

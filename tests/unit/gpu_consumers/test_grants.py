@@ -28,6 +28,29 @@ def test_shares_follow_the_waiting_items_and_are_equal_without_any(
     assert grants.compute_grants(limit, now_s=1) == dict(zip("ab", granted, strict=True))
 
 
+def test_published_shares_replace_the_waiting_items_and_what_is_not_needed_goes_to_others() -> None:
+    grants = Grants()
+    grants.set_demand("a", 300, 3.0, now_s=0)
+    grants.set_demand("b", 1000, 1.0, now_s=0)
+    assert grants.compute_grants(200, now_s=0) == {"a": 150, "b": 50}
+    grants.set_demand("a", 10, 3.0, now_s=0)
+    assert grants.compute_grants(200, now_s=0) == {"a": 10, "b": 190}
+    grants.add_arrived("a", 80)
+    grants.add_finished("a", 20)
+    assert grants.compute_grants(200, now_s=0) == {"a": 90, "b": 130}
+    grants.set_demand("b", 0, 0.0, now_s=0)
+    assert grants.compute_grants(200, now_s=0) == {"a": 155, "b": 65}
+
+
+def test_waiting_items_decide_while_a_batcher_of_an_older_release_has_some() -> None:
+    grants = Grants()
+    grants.set_demand("a", 100, 9.0, now_s=0)
+    grants.set_demand("old", 300, now_s=0)
+    assert grants.compute_grants(200, now_s=0) == {"a": 50, "old": 150}
+    grants.set_demand("old", 0, now_s=0)
+    assert grants.compute_grants(100, now_s=0) == {"a": 100, "old": 1}
+
+
 def test_a_silent_batcher_loses_its_share_later_without_waiting_items() -> None:
     grants = Grants()
     grants.set_demand("a", 100, now_s=0)
@@ -46,6 +69,7 @@ def test_a_silent_batcher_loses_its_share_later_without_waiting_items() -> None:
 def test_grants_are_cumulative_and_void_with_the_epoch() -> None:
     grants = Grants()
     grants.set_demand("a", 1, now_s=0)
+    grants.add_arrived("a", 75)
     grants.add_finished("a", 70)
     assert grants.compute_grants(10, now_s=0) == {"a": 80}
     grants.start_epoch(in_flight=4)
