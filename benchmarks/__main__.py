@@ -30,6 +30,7 @@ NAMES = (
     "online_during_bulk",
     "open_jobs",
     "newcomers",
+    "tenant_shares",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 

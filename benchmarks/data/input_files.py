@@ -139,3 +139,18 @@ _ANSWER = (
     + b'","refusal":null},"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":230,'
     b'"completion_tokens":160,"total_tokens":390}}'
 )
+
+
+def short_file(folder: Path, items: int, *, model: str) -> Path:
+    """Return a file of short chats: the pool is the bottleneck, not the machine."""
+    path = folder / f"short-{items}.jsonl"
+    if not path.exists():
+        message = [{"role": "user", "content": "hello"}]
+        body = msgspec.Raw(
+            msgspec.json.encode({"model": model, "messages": message, "max_tokens": 2})
+        )
+        with path.open("wb") as file:
+            for index in range(items):
+                line = InputLine(custom_id(index), "POST", CHAT, body)
+                file.write(msgspec.json.encode(line) + b"\n")
+    return path

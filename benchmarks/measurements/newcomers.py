@@ -16,17 +16,16 @@ from the second 5 s on.
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
-import msgspec
 import sqlalchemy as sa
 from openai.types import Batch
 
-from benchmarks.data.input_files import CHAT, InputLine, custom_id
+from benchmarks.data.input_files import short_file
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.load_runs import Server
 from benchmarks.stacks.stack import RunningStack, running_stack
@@ -115,7 +114,7 @@ class Newcomers:
             tenant = create_tenant(connection, f"tenant-{uuid4().hex[:8]}")
             secret = create_key(connection, tenant, "benchmark").secret
         client = JobsClient(Server(self._stack.server.url, secret))
-        return Tenant(client, client.upload(_short_file(self._setup.work, items))[0])
+        return Tenant(client, client.upload(short_file(self._setup.work, items, model=MODEL))[0])
 
     def run_equal_tenants(self) -> Run:
         """Run one large job of each tenant at once."""
@@ -197,21 +196,6 @@ def _database(data: Path) -> Iterator[sa.Engine]:
         yield engine
     finally:
         engine.dispose()
-
-
-def _short_file(folder: Path, items: int) -> Path:
-    """Return a file of short items: the pool is the bottleneck, not the machine."""
-    path = folder / f"short-{items}.jsonl"
-    if not path.exists():
-        message = [{"role": "user", "content": "hello"}]
-        body = msgspec.Raw(
-            msgspec.json.encode({"model": MODEL, "messages": message, "max_tokens": 2})
-        )
-        with closing(path.open("wb")) as file:
-            for index in range(items):
-                line = InputLine(custom_id(index), "POST", CHAT, body)
-                file.write(msgspec.json.encode(line) + b"\n")
-    return path
 
 
 def _items_before(one: Timing, others: Sequence[Timing]) -> int:
