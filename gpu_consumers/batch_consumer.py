@@ -42,7 +42,7 @@ OnPinned = Callable[[Partition, list[int]], None]
 class BatchConsumer:
     """Reads the batches of one pool and class. Runs in one thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each one is an option
         self,
         connect: Callable[[PartitionsCallback, PartitionsCallback], GroupConsumer],
         producer: RecordSender,
@@ -51,12 +51,15 @@ class BatchConsumer:
         commit_interval_s: float,
         clock: Clock,
         keeps_calls: bool = False,
+        has_grown: Callable[[bool], bool] = lambda _: False,
     ) -> None:
         """`connect` creates the group member from callbacks for assigned and revoked partitions.
 
         With `keeps_calls`, connection-bound calls run on when their partition moves, and their
-        offsets are committed so that its next owner does not read them.
+        offsets are committed so that its next owner does not read them. `has_grown` gets whether
+        this member has partitions, and returns whether to join the group again for new ones.
         """
+        self._has_grown = has_grown
         self._dead_letters = DeadLetterSender(producer)
         self._keeps_calls = keeps_calls
         self._stop_revoked: OnRevoke = lambda *_: None
@@ -120,6 +123,8 @@ class BatchConsumer:
             self._apply_finished()
             self._dead_letters.send_waiting()
             self._pause_full_partitions()
+            if self._has_grown(bool(self._consumer.assigned)) and not self._consumer.assigned:
+                self._consumer.rejoin()
             if self._clock.monotonic_s() - committed_s >= self._commit_interval_s:
                 self._commit_offsets()
                 self._report_pinned(on_pinned)

@@ -29,6 +29,7 @@ from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
+from gpu_consumers.partition_growth import PartitionGrowth, grow_for_members
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.attempt_log import AttemptLog
@@ -40,6 +41,7 @@ from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, Suspect
 from gpu_consumers.replica import BackgroundWork, Replica
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
+from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
 from topics.clients.producer import RecordProducer
 from topics.records.access import gpu_group
@@ -67,6 +69,7 @@ class _SharedDeps:
     replica_id: str
     clock: Clock
     closing: contextlib.ExitStack
+    admin: TopicAdmin
     producer: RecordProducer
     controls: JobControlReader
     tasks: SupervisedTasks
@@ -133,6 +136,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
         replica_id=replica_id,
         clock=clock,
         closing=closing,
+        admin=TopicAdmin(kafka),
         producer=producer,
         controls=controls,
         tasks=SupervisedTasks(loop),
@@ -280,7 +284,12 @@ def _online_worker(
 
 
 def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
+    """Return the reader of one class, which has joined its group."""
     settings, is_online = shared.settings, job_class == "interactive"
+    grow_for_members(shared.admin, settings.pool, job_class, joining=1)
+    growth = PartitionGrowth(
+        partial(grow_for_members, shared.admin, settings.pool, job_class, joining=0), shared.clock
+    )
 
     def connect(on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> GroupConsumer:
         return GroupConsumer(
@@ -299,6 +308,7 @@ def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
         commit_interval_s=settings.commit_interval_s,
         clock=shared.clock,
         keeps_calls=is_online,
+        has_grown=growth.has_grown,
     )
 
 

@@ -32,7 +32,7 @@ def dispatched_items(
     group = f"gpu-{pool}-{job_class}"
     found: DispatchedItems = {}
     with closing(OffsetRangeReader(settings, topic, client_id=_CLIENT, group=group)) as reader:
-        numbers = range(topic.partition_count)
+        numbers = reader.partition_numbers()
         committed = reader.committed_offsets(numbers)
         ranges = [_unacknowledged(reader.full_range(n), committed.get(n)) for n in numbers]
         unread = [offsets for offsets in ranges if offsets.first < offsets.end]

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
     TopicMetadata,
@@ -172,6 +173,27 @@ class TopicAdmin:
             (described,) = self._client.describe_configs([resource]).values()
             entry = described.result(REQUEST_TIMEOUT_S).get("offsets.retention.minutes")
         return None if entry is None or entry.value is None else int(entry.value)
+
+    def partition_count(self, topic: Topic) -> int:
+        """Return how many partitions a topic has. Raises KafkaUnavailableError."""
+        name = self._settings.topic_prefix + topic.name
+        with self._named_failures():
+            listed = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S)
+        return len(listed.topics[name].partitions)
+
+    def grow(self, topic: Topic, count: int) -> None:
+        """Add partitions to a topic until it has `count`; one with as many is not changed.
+
+        Readers and writers go on. Raises KafkaUnavailableError.
+        """
+        name = self._settings.topic_prefix + topic.name
+        with self._named_failures():
+            (future,) = self._client.create_partitions([NewPartitions(name, count)]).values()
+            try:
+                future.result(REQUEST_TIMEOUT_S)
+            except KafkaException as error:  # another process may have added them
+                if error.args[0].code() != KafkaError.INVALID_PARTITIONS:
+                    raise
 
     def unavailable_partitions(self, topic: Topic) -> frozenset[int]:
         """Return the partitions that accept no record now.

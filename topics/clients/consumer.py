@@ -85,9 +85,8 @@ class GroupConsumer:
         self._missing = MissingTopicMonitor(
             self._consumer, names, has_error_events=has_error_events
         )
-        self._consumer.subscribe(
-            names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
-        )
+        self._names = names
+        self._subscribe()
 
     @property
     def assigned(self) -> frozenset[Partition]:
@@ -110,6 +109,14 @@ class GroupConsumer:
         messages = first + more
         self._missing.check(messages)
         return received_records(messages, self._prefix)
+
+    def rejoin(self) -> None:
+        """Leave the group and join it again, so that its leader sees new partitions.
+
+        For a member without partitions: others keep theirs meanwhile.
+        """
+        self._consumer.unsubscribe()
+        self._subscribe()
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         """Commit the offset after the last finished record, for partitions that are assigned.
@@ -185,6 +192,11 @@ class GroupConsumer:
         self._consumer.close()
         self._unreadable.observe(())
         self._membership.clear()
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            self._names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
+        )
 
     def _observe_lag(self) -> None:
         behind = dict.fromkeys(self._topics, 0)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -61,6 +62,7 @@ _QUEUE_RECORDS_MAX = 100_000
 _POLL_S = 0.1
 _REPORT_PARTITIONS_S = 1.0
 _FOREVER_MS = 0
+_METADATA_S_MAX = 1.0
 _REPORT_S_MAX = 5.0  # from a record's delivery timeout until the report of its failure
 
 
@@ -143,7 +145,7 @@ class RecordProducer:
             headers=headers,
         )
         try:
-            self._produce(produce)
+            self._produce(produce, topic)
         except BaseException:  # whatever failed, the record is not queued
             self._backlogs.remove(place, byte_count)
             raise
@@ -167,7 +169,7 @@ class RecordProducer:
         """Return the topic, without prefix, and number of each unavailable partition."""
         return self._backlogs.unavailable()
 
-    def _produce(self, produce: Callable[[], None]) -> None:
+    def _produce(self, produce: Callable[[], None], topic: str) -> None:
         """Queue a record; wait while the queue is full."""
         deadline = time.monotonic() + self._full_queue_wait_s
         while True:
@@ -178,9 +180,21 @@ class RecordProducer:
                     raise DeliveryError("the local queue stayed full") from None
                 time.sleep(0.005)  # the poll thread empties the queue
             except KafkaException as error:
-                raise _failure(error.args[0]) from None
+                if not self._learns_partition(error.args[0], topic) or time.monotonic() > deadline:
+                    raise _failure(error.args[0]) from None
             else:
                 return
+
+    def _learns_partition(self, error: KafkaError, topic: str) -> bool:
+        """Read the partitions of a topic that has grown; return whether sending may work now.
+
+        The client itself reads them again after minutes.
+        """
+        if error.code() != KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001  the client's name
+            return False
+        with suppress(KafkaException):
+            self._producer.list_topics(self._prefix + topic, timeout=_METADATA_S_MAX)
+        return True
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent so far is acknowledged; for use by a single sending thread.

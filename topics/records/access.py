@@ -56,6 +56,8 @@ def role_access(pools: Iterable[str]) -> list[Access]:
         # A replica creates the topics of its pool when they are missing.
         created = [ATTEMPTS, *pool_topics(pool)]
         found |= {Access("gpu-consumer", "topic", topic.name, "Create") for topic in created}
+        grown = [topic for topic in pool_topics(pool) if topic.grows]
+        found |= {Access("gpu-consumer", "topic", topic.name, "Alter") for topic in grown}
     for role in {one.role for one in found}:
         found.add(Access(role, "group", NO_GROUP, "Describe"))
         found.add(Access(role, "cluster", CLUSTER, _CHECKED))

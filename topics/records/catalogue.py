@@ -52,6 +52,7 @@ class Topic:
     retention_days: int = RETENTION_DAYS
     holds_bodies: bool = False  # prompts or answers: `KafkaSettings.retention_days` applies
     compacted: bool = False
+    grows: bool = False  # it may have more partitions than `partition_count`
     options: dict[str, str] = field(default_factory=dict)
 
     def configuration(
@@ -246,6 +247,7 @@ def batches_topic(pool: str, job_class: str) -> Topic:
         key="replica",
         partition_count=8,
         ordering="none",
+        grows=True,  # with the replicas of the pool
         # A replica requeues bulk batches whose outcomes wait for an unavailable partition.
         written_by=("batcher", "gpu-consumer") if job_class == "bulk" else ("batcher",),
         read_by=("gpu-consumer", "api"),  # the api shows which items are dispatched

@@ -34,6 +34,12 @@ class OffsetRangeReader(TopicTailReader):
     fetch_wait_ms = 100
     queue_kbytes_max = 16 * 1024
 
+    def partition_numbers(self) -> list[int]:
+        """Return the partitions that the topic has now, in order."""
+        with _translate_failures():
+            listed = self._consumer.list_topics(self._name, timeout=_REQUEST_S)
+        return sorted(listed.topics[self._name].partitions)
+
     def full_range(self, partition: int) -> OffsetRange:
         """Return the range of all records that a partition holds now."""
         with _translate_failures():

@@ -13,6 +13,8 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from core.clock import SystemClock
+from core.states import CloseReason
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.batcher import harness
 from tests.integration.batcher.harness import Bench
@@ -35,11 +37,13 @@ from tests.integration.results.job_log import JobLog, running
 from tests.integration.results.outcomes import add_running_job, assert_totals_agree, job
 from tests.support.two_brokers import TwoBrokers
 from topics.clients.producer import RecordProducer
-from topics.records.catalogue import DEAD_LETTERS, RESULTS
-from topics.records.codec import decode, kind_headers
+from topics.errors import KafkaUnavailableError
+from topics.records.catalogue import CONTROL, DEAD_LETTERS, RESULTS
+from topics.records.codec import decode, encode, kind_headers
 from topics.records.partitioner import job_partition, shuffle_shard
-from topics.records.records import DeadLetter, Outcomes
+from topics.records.records import DeadLetter, JobControl, Outcomes
 from topics.settings import KafkaSettings
+from topics.tail_readers.job_controls import JobControlReader
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -100,6 +104,29 @@ def test_a_writer_reads_other_partitions_of_results(
     assert role.failure is None
     for job_id in (of_dead, *others):
         assert_totals_agree(engine, job_id)
+
+
+def test_a_start_fails_until_control_can_be_read_and_then_knows_every_close(
+    brokers: TwoBrokers, kafka: KafkaSettings, closing: ExitStack
+) -> None:
+    create_topics(brokers, kafka, CONTROL)
+    producer = RecordProducer(patient(kafka), client_id="test", linger_ms=0)
+    closing.callback(producer.close)
+    closed = JobControl(UUID(int=7), version=3, closed=CloseReason.CANCELLED)
+    value, headers = encode(closed), kind_headers(JobControl)
+    producer.send(CONTROL.name, value, partition=0, key=closed.job_id.bytes, headers=headers)
+    producer.flush()
+    brokers.freeze()
+    early = JobControlReader(kafka, client_id="early", clock=SystemClock())
+    with pytest.raises(KafkaUnavailableError):
+        early.start(3.0)
+    early.stop()
+
+    brokers.thaw()
+    late = JobControlReader(kafka, client_id="late", clock=SystemClock())
+    closing.callback(late.stop)
+    late.start(60.0)
+    assert late.is_closed(closed.job_id)
 
 
 def test_a_writer_holds_up_only_the_partition_whose_dead_letters_wait(
