@@ -49,6 +49,7 @@ RESOURCE_TYPES = {
     "--cluster": ResourceType.BROKER,  # the client's word for the cluster
 }
 OPERATIONS = {
+    "Alter": AclOperation.ALTER,
     "Create": AclOperation.CREATE,
     "Describe": AclOperation.DESCRIBE,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
