@@ -26,6 +26,7 @@ _RESOURCES: Final[Mapping[ResourceKind, ResourceType]] = {
     "cluster": ResourceType.BROKER,  # the client's word for the cluster
 }
 _OPERATIONS: Final[Mapping[str, AclOperation]] = {
+    "Alter": AclOperation.ALTER,
     "Create": AclOperation.CREATE,
     "Describe": AclOperation.DESCRIBE,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
