@@ -140,8 +140,11 @@ class PoolQueue:
     last_added_s: float = float("-inf")  # monotonic
 
     def charge(self, job: JobRef, token_count: int) -> None:
-        """Charge the tenant of a job for tokens that this batcher serves."""
-        service = service_cost(token_count, job.weight)
+        """Charge the tenant of a job for tokens that this batcher serves.
+
+        The weight is that of its newest record: it may have changed since this one was emitted.
+        """
+        service = service_cost(token_count, self.weights.get(job.tenant_id, job.weight))
         self.counters.charge(job.tenant_id, service)
         self.served[job.tenant_id] = self.served.get(job.tenant_id, 0.0) + service
 

@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from core.clock import Clock
 from tenancy.tables import tenants
 
-_REFRESH_S: Final = 5.0
+_REFRESH_S: Final = 2.0
 _QUERY: Final = sa.select(tenants.c.id, tenants.c.weight).where(tenants.c.weight != 1)
 
 
 class TenantWeights:
-    """The weights as they were a few seconds ago. Used by one thread."""
+    """The weights as they were two seconds ago or later. Used by one thread."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         """Every tenant has weight 1 until the first `refresh`."""

@@ -1,0 +1,80 @@
+"""Goal: queues report what tenants were served, and charge what other batchers served."""
+
+from collections import Counter
+from uuid import UUID
+
+from batcher.policy.service_exchange import ServedElsewhere, ServiceExchange
+from batcher.queueing.queues import Queues
+from batcher.queueing.tenant_service import charge_elsewhere, pool_shares, take_service
+from tests.unit.batcher.builders import buffered, job_ref
+from topics.records.records import JobRef, ServiceReport, TenantService
+
+LIGHT, HEAVY = UUID(int=1), UUID(int=2)
+
+
+def job_of(tenant_id: UUID, *, weight: int = 1) -> JobRef:
+    return job_ref(tenant_id.int, tenant_id=tenant_id, pool="p", weight=weight)
+
+
+def queues_with(*chunks: tuple[JobRef, int]) -> Queues:
+    queues = Queues(items_max=100_000, bytes_max=2**30)
+    for job, count in chunks:
+        add(queues, job, count)
+    return queues
+
+
+def add(queues: Queues, job: JobRef, count: int, first: int = 0) -> None:
+    queues.add(buffered(job, range(first, first + count)), now_s=0.0)
+
+
+def pop(queues: Queues, count: int) -> Counter[UUID]:
+    """Return how many items of each tenant are dispatched next, one at a time."""
+    found: Counter[UUID] = Counter()
+    for _ in range(count):
+        (queue,) = queues.pools["p"].batch_keys.values()
+        (chunk,) = queues.pop_batch(queue, item_count_max=1, token_count_max=10**9)
+        found[chunk.job.tenant_id] += 1
+    return found
+
+
+def test_a_weight_holds_for_items_that_waited_before() -> None:
+    queues = queues_with((job_of(LIGHT), 200), (job_of(HEAVY), 100))
+    assert pop(queues, 40) == {LIGHT: 20, HEAVY: 20}
+    add(queues, job_of(HEAVY, weight=3), 100, first=100)
+    assert pop(queues, 80) == {LIGHT: 20, HEAVY: 60}
+
+
+def test_service_is_reported_until_the_tenant_waits_no_more() -> None:
+    queues = queues_with((job_of(LIGHT), 10), (job_of(HEAVY, weight=2), 2))
+    pop(queues, 6)
+    (report,) = take_service(queues).values()
+    tokens = {one.tenant_id: (one.served, one.waiting) for one in report}
+    light, heavy = tokens[LIGHT], tokens[HEAVY]
+    assert (light[1], heavy[1]) == (6, 0)
+    assert light[0] / 4 == heavy[0] * 2 / 2
+    (report,) = take_service(queues).values()
+    assert [one.tenant_id for one in report] == [LIGHT]
+    pop(queues, 6)
+    take_service(queues)
+    assert take_service(queues) == {"p": []}
+
+
+def test_service_elsewhere_delays_a_tenant_and_an_unknown_one_is_ignored() -> None:
+    queues = queues_with((job_of(LIGHT), 50), (job_of(HEAVY), 50))
+    pop(queues, 2)
+    (report,) = take_service(queues).values()
+    of_one_item = report[0].served
+    unknown = ServedElsewhere("p", UUID(int=9), 1e9)
+    elsewhere = ServedElsewhere("other", LIGHT, 1e9)
+    charge_elsewhere(queues, [ServedElsewhere("p", LIGHT, 10 * of_one_item), unknown, elsewhere])
+    assert pop(queues, 10) == {HEAVY: 10}
+    assert pop(queues, 10) == {LIGHT: 5, HEAVY: 5}
+
+
+def test_shares_of_pools_are_published_beside_other_batchers_only() -> None:
+    queues = queues_with((job_of(LIGHT), 10), (job_of(HEAVY, weight=3), 30))
+    exchange = ServiceExchange("a", "bulk")
+    assert pool_shares(queues, exchange, now_s=0) == {}
+    waiting = [TenantService(HEAVY, 0.0, 60)]
+    exchange.apply(ServiceReport("b", "bulk", {"p": waiting}), now_s=0)
+    assert pool_shares(queues, exchange, now_s=0) == {"p": 2.0}
