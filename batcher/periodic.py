@@ -15,7 +15,7 @@ from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
 from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
-from batcher.queueing.tenant_service import pool_shares, take_service
+from batcher.queueing.tenant_service import pool_shares, prune_service, report_service
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
@@ -86,11 +86,13 @@ class PeriodicTasks:
 
     def _publish_service(self, *, is_heartbeat: bool) -> None:
         """Publish what tenants were served to other batchers, and that this one exists."""
-        service = take_service(self.queues)
-        if not self.exchange.has_others(now_s=self.clock.monotonic_s()):
-            service = {}
-        if is_heartbeat or any(service.values()):
+        now_s = self.clock.monotonic_s()
+        has_others = self.exchange.has_others(now_s=now_s)
+        service = report_service(self.queues) if has_others else {}
+        if is_heartbeat or service:
             self.service.publish(service)
+        if is_heartbeat:
+            prune_service(self.queues, now_s=now_s)
 
     def publish_demand(self) -> None:
         """Publish waiting items by pool; pools with 0 learn that this batcher exists."""

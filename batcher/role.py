@@ -30,7 +30,7 @@ from batcher.policy.sticky_partitioner import STICKY_S
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
-from batcher.queueing.tenant_service import charge_elsewhere
+from batcher.queueing.tenant_service import charge_remote_service
 from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import Clock
@@ -344,7 +344,7 @@ class Batcher:
     def _apply_service(self, reports: list[ServiceReport]) -> None:
         now_s = self._clock.monotonic_s()
         for report in reports:
-            charge_elsewhere(self._queues, self._exchange.apply(report, now_s=now_s))
+            charge_remote_service(self._queues, self._exchange.apply(report, now_s=now_s))
 
     def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
         sent = send_unreadable(self._producer, self._dead_letters, record, on_delivery)

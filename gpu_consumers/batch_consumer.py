@@ -51,15 +51,15 @@ class BatchConsumer:
         commit_interval_s: float,
         clock: Clock,
         keeps_calls: bool = False,
-        has_grown: Callable[[bool], bool] = lambda _: False,
+        should_rejoin: Callable[[bool], bool] = lambda _: False,
     ) -> None:
         """`connect` creates the group member from callbacks for assigned and revoked partitions.
 
         With `keeps_calls`, connection-bound calls run on when their partition moves, and their
-        offsets are committed so that its next owner does not read them. `has_grown` gets whether
-        this member has partitions, and returns whether to join the group again for new ones.
+        offsets are committed so that its next owner does not read them. `should_rejoin` gets
+        whether this member has partitions, and returns whether to join the group again.
         """
-        self._has_grown = has_grown
+        self._should_rejoin = should_rejoin
         self._dead_letters = DeadLetterSender(producer)
         self._keeps_calls = keeps_calls
         self._stop_revoked: OnRevoke = lambda *_: None
@@ -123,7 +123,7 @@ class BatchConsumer:
             self._apply_finished()
             self._dead_letters.send_waiting()
             self._pause_full_partitions()
-            if self._has_grown(bool(self._consumer.assigned)) and not self._consumer.assigned:
+            if self._should_rejoin(bool(self._consumer.assigned)):
                 self._consumer.rejoin()
             if self._clock.monotonic_s() - committed_s >= self._commit_interval_s:
                 self._commit_offsets()

@@ -1,6 +1,6 @@
 """Adds partitions to the topics of a pool when it has more replicas than partitions.
 
-A replica looks before it joins its groups, and again while it has no partition: replicas that start
+A replica asks before it joins its groups, and again while it has no partition: replicas that start
 together do not see each other. Records stay where they are, and the other replicas keep their
 partitions.
 """
@@ -8,6 +8,7 @@ partitions.
 import logging
 import threading
 from collections.abc import Callable
+from enum import Enum
 from typing import Final
 
 from core.clock import Clock
@@ -20,7 +21,14 @@ PARTITIONS_MAX: Final = 1024
 """Partitions of a pool and class at most; further replicas wait for one."""
 
 CHECK_S: Final = 2.0
-"""Time without a partition after which a replica looks whether there are enough."""
+"""Time without a partition after which a replica asks whether there are enough. It doubles with
+each question, up to `CHECK_S_MAX`."""
+
+CHECK_S_MAX: Final = 60.0
+
+REJOIN_S: Final = 15.0
+"""Time without a partition, though there are enough, after which a replica joins its group again:
+whoever added them may have ended before its group saw them. A rebalance takes less."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,56 +39,72 @@ def partitions_needed(count: int, members: int) -> int:
     It doubles, so that many replicas that start together cause few rebalances.
     """
     while count < min(members, PARTITIONS_MAX):
-        count = min(2 * count, PARTITIONS_MAX)
+        count = min(2 * max(1, count), PARTITIONS_MAX)
     return count
 
 
-def grow_for_members(admin: TopicAdmin, pool: str, job_class: str, *, joining: int) -> bool:
-    """Grow a topic for the members of its group and `joining` ones; return whether it grew.
+class Partitions(Enum):
+    """What a replica without a partition found."""
+
+    ADDED = "added"
+    ENOUGH = "enough"
+    UNKNOWN = "unknown"  # the broker did not answer, or not enough could be added
+
+
+def add_partitions(admin: TopicAdmin, pool: str, job_class: str, *, joining: int) -> Partitions:
+    """Add the partitions that the members of a group, and `joining` ones, need.
 
     A right that is missing, or a broker that does not answer, is logged: this replica may wait.
     """
     topic = batches_topic(pool, job_class)
     try:
         count = admin.partition_count(topic)
-        needed = partitions_needed(count, admin.member_count(gpu_group(pool, job_class)) + joining)
+        members = admin.member_count(gpu_group(pool, job_class)) + joining
+        needed = partitions_needed(count, members)
         if needed == count:
-            return False
-        admin.grow(topic, needed)
+            return Partitions.ENOUGH if members <= count else Partitions.UNKNOWN
+        admin.add_partitions(topic, needed)
     except KafkaUnavailableError as failure:
         _LOG.warning("partitions were not added", extra={"reason": str(failure)})
-        return False
+        return Partitions.UNKNOWN
     _LOG.info("partitions were added", extra={"topic": topic.name, "partitions": needed})
-    return True
+    return Partitions.ADDED
 
 
-class PartitionGrowth:
-    """Looks after the partitions of one class while this replica has none.
+class PartitionRequests:
+    """Asks for partitions of one class while this replica has none.
 
-    `has_grown` is called by the thread that reads the class; the broker is asked in another thread.
+    `should_rejoin` is called by the thread that reads the class; the broker is asked in another
+    thread.
     """
 
-    def __init__(self, grow: Callable[[], bool], clock: Clock) -> None:
-        """`grow` is `grow_for_members`."""
-        self._grow, self._clock = grow, clock
+    def __init__(self, add: Callable[[], Partitions], clock: Clock) -> None:
+        """`add` is `add_partitions`."""
+        self._add, self._clock = add, clock
         self._without_since_s: float | None = None
-        self._has_grown = threading.Event()
+        self._asked_s, self._wait_s = 0.0, CHECK_S
+        self._thread: threading.Thread | None = None
+        self._found = Partitions.UNKNOWN
 
-    def has_grown(self, has_partitions: bool) -> bool:
-        """Return whether partitions were added since the last call: join the group again then."""
+    def should_rejoin(self, has_partitions: bool) -> bool:
+        """Return whether to leave the group and join it again, so that its leader sees more."""
         now_s = self._clock.monotonic_s()
-        if has_partitions:
-            self._without_since_s = None
-        elif self._without_since_s is None:
-            self._without_since_s = now_s
-        elif now_s - self._without_since_s >= CHECK_S:
-            self._without_since_s = now_s
-            threading.Thread(target=self._look, name="partition-growth", daemon=True).start()
-        if not self._has_grown.is_set():
+        if has_partitions or self._without_since_s is None:
+            self._without_since_s = None if has_partitions else now_s
+            self._asked_s, self._wait_s = now_s, CHECK_S
             return False
-        self._has_grown.clear()
-        return True
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return False
+            self._thread = None
+            is_late = now_s - self._without_since_s >= REJOIN_S
+            return self._found is Partitions.ADDED or (self._found is Partitions.ENOUGH and is_late)
+        if now_s - self._asked_s >= self._wait_s:
+            self._asked_s, self._wait_s = now_s, min(2 * self._wait_s, CHECK_S_MAX)
+            self._thread = threading.Thread(target=self._ask, name="partitions", daemon=True)
+            self._thread.start()
+        return False
 
-    def _look(self) -> None:
-        if self._grow():
-            self._has_grown.set()
+    def _ask(self) -> None:
+        self._found = Partitions.UNKNOWN
+        self._found = self._add()

@@ -29,7 +29,7 @@ from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
-from gpu_consumers.partition_growth import PartitionGrowth, grow_for_members
+from gpu_consumers.partition_growth import PartitionRequests, add_partitions
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.attempt_log import AttemptLog
@@ -286,10 +286,9 @@ def _online_worker(
 def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
     """Return the reader of one class, which has joined its group."""
     settings, is_online = shared.settings, job_class == "interactive"
-    grow_for_members(shared.admin, settings.pool, job_class, joining=1)
-    growth = PartitionGrowth(
-        partial(grow_for_members, shared.admin, settings.pool, job_class, joining=0), shared.clock
-    )
+    add = partial(add_partitions, shared.admin, settings.pool, job_class)
+    add(joining=1)
+    requests = PartitionRequests(partial(add, joining=0), shared.clock)
 
     def connect(on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> GroupConsumer:
         return GroupConsumer(
@@ -308,7 +307,7 @@ def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
         commit_interval_s=settings.commit_interval_s,
         clock=shared.clock,
         keeps_calls=is_online,
-        has_grown=growth.has_grown,
+        should_rejoin=requests.should_rejoin,
     )
 
 

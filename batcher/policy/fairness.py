@@ -71,7 +71,7 @@ class VirtualCounters(Generic[K]):
         self._level = max(self._level, self._lowest(self._active))
 
     def charge_if_known(self, client: K, service: float) -> None:
-        """Charge a client for service elsewhere, unless its counter is below all others."""
+        """Charge a client for remote service, unless it never came or was forgotten."""
         if client in self._active:
             self.charge(client, service)
         elif client in self._inactive:

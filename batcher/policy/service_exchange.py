@@ -6,20 +6,21 @@ tenants are due: their weights, each divided between the batchers where items of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from topics.records.records import ServiceReport, TenantService
 
 SILENCE_S_MAX: Final = 3.0
-"""Silence after which nothing waits at another batcher any more. It reports each second."""
+"""Silence after which nothing waits at another batcher any more. It reports each second at least.
+A tenant whose last number is older is charged nothing for the next one."""
 
 FORGET_S: Final = 60.0
-"""Silence after which a batcher is forgotten. Each start of a batcher is a new one."""
+"""Silence after which a batcher, or a tenant of its reports, is forgotten."""
 
 
-class ServedElsewhere(NamedTuple):
+class RemoteService(NamedTuple):
     """Service of a tenant by another batcher, since its report before."""
 
     pool: str
@@ -27,12 +28,14 @@ class ServedElsewhere(NamedTuple):
     service: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Other:
-    """The last report of another batcher."""
+    """Another batcher: its last report, and the newest number of each tenant."""
 
-    read_s: float
-    pools: Mapping[str, Mapping[UUID, TenantService]]
+    read_s: float = float("-inf")
+    pools: Mapping[str, Mapping[UUID, TenantService]] = field(default_factory=dict)
+    served: dict[tuple[str, UUID], tuple[float, float]] = field(default_factory=dict)
+    """By pool and tenant: the number, and when it was read."""
 
 
 class ServiceExchange:
@@ -42,32 +45,35 @@ class ServiceExchange:
         """Start without other batchers."""
         self._batcher_id, self._job_class = batcher_id, job_class
         self._others: dict[str, _Other] = {}
+        self._forgot_s = float("-inf")
 
     def has_others(self, *, now_s: float) -> bool:
         """Whether another batcher reported of late."""
         return any(now_s - other.read_s <= SILENCE_S_MAX for other in self._others.values())
 
-    def apply(self, report: ServiceReport, *, now_s: float) -> list[ServedElsewhere]:
+    def apply(self, report: ServiceReport, *, now_s: float) -> list[RemoteService]:
         """Apply a report and return what was served since the one before.
 
-        The first report of a batcher charges nothing: its service may be older than this process.
+        The first number of a tenant charges nothing, nor does the first one after a silence: it may
+        be of hours, and the tenant would wait as long.
         """
         if report.batcher_id == self._batcher_id or report.job_class != self._job_class:
             return []
-        before = self._others.get(report.batcher_id)
-        pools = {
-            name: {one.tenant_id: one for one in found} for name, found in report.pools.items()
-        }
-        self._others[report.batcher_id] = _Other(now_s, pools)
-        if before is None:
-            self._forget_silent(now_s)
-            return []
-        return [
-            ServedElsewhere(name, tenant_id, service)
-            for name, tenants in pools.items()
-            for tenant_id, one in tenants.items()
-            if (service := one.served - _served(before.pools, name, tenant_id)) > 0
-        ]
+        self._forget(now_s)
+        other = self._others.setdefault(report.batcher_id, _Other())
+        found = []
+        for name, tenants in report.pools.items():
+            for one in tenants:
+                key = name, one.tenant_id
+                before, at_s = other.served.get(key, (0.0, float("-inf")))
+                other.served[key] = one.served, now_s
+                # A smaller number: the sender had forgotten the tenant.
+                service = one.served - before if one.served >= before else one.served
+                if service > 0 and now_s - at_s <= SILENCE_S_MAX:
+                    found.append(RemoteService(name, one.tenant_id, service))
+        other.read_s = now_s
+        other.pools = {name: {one.tenant_id: one for one in n} for name, n in report.pools.items()}
+        return found
 
     def share(
         self, pool: str, waiting: Mapping[UUID, int], weights: Mapping[UUID, int], *, now_s: float
@@ -86,12 +92,17 @@ class ServiceExchange:
             total += weights.get(tenant_id, 1) * count / (count + elsewhere)
         return total
 
-    def _forget_silent(self, now_s: float) -> None:
+    def _forget(self, now_s: float) -> None:
+        """Forget silent batchers, and tenants that reports name no more."""
+        if now_s - self._forgot_s < FORGET_S:
+            return
+        self._forgot_s = now_s
         self._others = {
             name: other for name, other in self._others.items() if now_s - other.read_s <= FORGET_S
         }
-
-
-def _served(pools: Mapping[str, Mapping[UUID, TenantService]], pool: str, tenant_id: UUID) -> float:
-    known = pools.get(pool, {}).get(tenant_id)
-    return 0.0 if known is None else known.served
+        for other in self._others.values():
+            other.served = {
+                key: (served, at_s)
+                for key, (served, at_s) in other.served.items()
+                if now_s - at_s <= FORGET_S
+            }

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from batcher.policy.fairness import VirtualCounters, service_cost
 from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
+from batcher.policy.service_ledger import ServiceLedger
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from topics.records.records import JobRef
 
@@ -135,18 +136,18 @@ class PoolQueue:
     batch_keys: dict[BatchKey, BatchKeyQueue]
     counters: VirtualCounters[UUID]
     weights: dict[UUID, int] = field(default_factory=dict)  # of the active tenants
-    served: dict[UUID, float] = field(default_factory=dict)  # here, see `TenantService`
+    ledger: ServiceLedger = field(default_factory=ServiceLedger)
     item_count: int = 0
     last_added_s: float = float("-inf")  # monotonic
 
     def charge(self, job: JobRef, token_count: int) -> None:
         """Charge the tenant of a job for tokens that this batcher serves.
 
-        The weight is that of its newest record: it may have changed since this one was emitted.
+        The weight is that of the record read last: it may have changed since this one was emitted.
         """
         service = service_cost(token_count, self.weights.get(job.tenant_id, job.weight))
         self.counters.charge(job.tenant_id, service)
-        self.served[job.tenant_id] = self.served.get(job.tenant_id, 0.0) + service
+        self.ledger.add(job.tenant_id, service)
 
     def next_tenant(self, queue: BatchKeyQueue) -> UUID:
         """Return the tenant of `queue` that the pool served least."""

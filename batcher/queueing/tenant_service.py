@@ -1,33 +1,48 @@
 """What this batcher served to tenants, for other batchers, and what they served, for its queues."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
-from batcher.policy.service_exchange import ServedElsewhere, ServiceExchange
+from batcher.policy.service_exchange import RemoteService, ServiceExchange
 from batcher.queueing.queues import Queues
 from topics.records.records import TenantService
 
 TENANTS_MAX: Final = 2_000
-"""Tenants of a pool in one report, about 100 KiB. Of further ones each batcher knows its own."""
+"""Tenants of a pool in one report. Of further ones each batcher knows its own service only."""
+
+ENTRIES_MAX: Final = 10_000
+"""Tenants of all pools in one report: half a megabyte."""
 
 
-def take_service(queues: Queues) -> dict[str, list[TenantService]]:
-    """Return the tenants of each pool; those without waiting items are not returned again."""
-    found = {}
+def report_service(queues: Queues) -> dict[str, list[TenantService]]:
+    """Return the tenants of each pool that wait, or were served of late."""
+    found: dict[str, list[TenantService]] = {}
+    left = ENTRIES_MAX
     for name, waiting in queues.waiting_by_tenant().items():
-        pool = queues.pools.get(name)
-        served = {} if pool is None else pool.served
-        tenants = [*waiting, *(tenant_id for tenant_id in served if tenant_id not in waiting)]
-        found[name] = [
-            TenantService(tenant_id, served.get(tenant_id, 0.0), waiting.get(tenant_id, 0))
-            for tenant_id in tenants[:TENANTS_MAX]
-        ]
-        for tenant_id in served.keys() - waiting.keys():
-            del served[tenant_id]
+        if (pool := queues.pools.get(name)) is None:
+            continue
+        tenants = [*{*waiting, *pool.ledger}]
+        if len(tenants) > (count_max := min(TENANTS_MAX, left)):
+            # In the order of their ids, so that the same ones are left out each time.
+            tenants = sorted(tenants, key=attrgetter("int"))[:count_max]
+        left -= len(tenants)
+        if tenants:
+            found[name] = [
+                TenantService(tenant_id, pool.ledger.served(tenant_id), waiting.get(tenant_id, 0))
+                for tenant_id in tenants
+            ]
     return found
 
 
-def charge_elsewhere(queues: Queues, services: Iterable[ServedElsewhere]) -> None:
+def prune_service(queues: Queues, *, now_s: float) -> None:
+    """Forget tenants that were not served for a while."""
+    for name, waiting in queues.waiting_by_tenant().items():
+        if (pool := queues.pools.get(name)) is not None:
+            pool.ledger.prune(waiting, now_s=now_s)
+
+
+def charge_remote_service(queues: Queues, services: Iterable[RemoteService]) -> None:
     """Charge tenants for what other batchers served them."""
     for pool_name, tenant_id, service in services:
         if (pool := queues.pools.get(pool_name)) is not None:

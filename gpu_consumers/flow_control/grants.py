@@ -74,7 +74,8 @@ class Grants:
         Items of other epochs count against the limit, except for `NEW_SHARE` of it. Each batcher
         gets what it has waiting and in flight here, within its share of the pool: the one that it
         published, or else, if one of them published none, the part of the waiting items that it
-        has. What is left is shared equally, so that the first item finds credit.
+        has. What is left goes to the same batchers, for items that are on their way; without any it
+        is shared equally. Each has one place at least, so that its first item finds credit.
         """
         live = {
             name: account
@@ -83,10 +84,14 @@ class Grants:
         }
         open_items = max(limit // NEW_SHARE, limit - self.foreign_in_flight)
         needs = {name: account.waiting + account.in_flight for name, account in live.items()}
-        open_shares = fair_shares(needs, open_items, _weights(live))
-        unused = fair_shares(dict.fromkeys(live, limit), open_items - sum(open_shares.values()))
+        weights = _weights(live)
+        open_shares = fair_shares(needs, open_items, weights)
+        with_needs = [name for name, need in needs.items() if need] or [*live]
+        left = open_items - sum(open_shares.values())
+        unused = fair_shares(dict.fromkeys(with_needs, limit), left, weights)
         return {
-            name: account.finished + max(min(1, open_items), open_shares[name] + unused[name])
+            name: account.finished
+            + max(min(1, open_items), open_shares[name] + unused.get(name, 0))
             for name, account in live.items()
         }
 

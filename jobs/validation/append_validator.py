@@ -48,7 +48,7 @@ _ANY_WAITS: Final = sa.select(
 class AppendValidator:
     """Validates appended files. Used by one thread.
 
-    A validation unfinished at its `stop` starts anew in another process.
+    A validation unfinished at its `stop` starts anew in another intake.
     """
 
     engine: sa.Engine

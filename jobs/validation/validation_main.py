@@ -11,6 +11,7 @@ from typing import Any
 from core.errors import MillraceError
 from core.runtime.logs import configure_logs
 from jobs.validation.validation_process import (
+    ANSWER_S_MAX,
     NICENESS,
     FindModelByName,
     ReadBlock,
@@ -33,8 +34,7 @@ class ParentCalls:
         """See `ReadFile`."""
         is_first = True
         while True:
-            self._connection.send(ReadBlock(number, is_first))
-            block: bytes = self._connection.recv()
+            block: bytes = self._ask(ReadBlock(number, is_first))
             if not block:
                 return
             is_first = False
@@ -42,9 +42,23 @@ class ParentCalls:
 
     def find_model(self, name: str) -> ModelVersion | None:
         """See `FindModel`."""
-        self._connection.send(FindModelByName(name))
-        version: ModelVersion | None = self._connection.recv()
+        version: ModelVersion | None = self._ask(FindModelByName(name))
         return version
+
+    def _ask(self, request: object) -> Any:
+        self._connection.send(request)
+        return receive(self._connection)
+
+
+def receive(connection: "Connection[Any, Any]") -> Any:
+    """Wait for a message, and let the kernel end this process if it computes too long after it.
+
+    A parent that lives would kill it earlier.
+    """
+    signal.alarm(0)
+    message = connection.recv()
+    signal.alarm(int(ANSWER_S_MAX) + 30)
+    return message
 
 
 def main(descriptor: int) -> None:
@@ -57,7 +71,7 @@ def main(descriptor: int) -> None:
         parent = ParentCalls(connection)
         while True:
             try:
-                task: ValidationTask = connection.recv()
+                task: ValidationTask = receive(connection)
                 connection.send(_validate(task, parent))
             except (EOFError, ConnectionError):
                 return

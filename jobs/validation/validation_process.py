@@ -3,18 +3,21 @@
     intake:  task ─►        block ─►             model version ─►
     process:        ◄─ ReadBlock     ◄─ FindModel                 ... ◄─ ValidationResult
 
-Parsing lines keeps an interpreter busy for minutes, and the threads of a process share one. A
-validation process has no connections and no secrets: it asks for each block and each model, so
-it also ends when its parent has ended.
+Parsing lines keeps an interpreter busy for minutes, and the threads of a process share one. The
+process has no connections: it asks for each block and each model, and ends when its parent has
+ended. It protects intake from lines that crash or block the parser; messages are pickles, so not
+from an attacker who runs code in it.
 """
 
 import os
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
 from core.clock import Clock
@@ -25,9 +28,12 @@ from jobs.validation.validation_task import ReadFile, ValidationTask
 NICENESS: Final = 10
 """Added to the niceness of intake: a tenth of the CPU time of a role, while roles need it all."""
 
-ANSWER_S_MAX: Final = 120.0
+ANSWER_S_MAX: Final = 600.0
 """Longest silence of a process. A block of 1 MiB takes about 0.1 s; the ids of a hundred million
-items are sorted in half a minute."""
+items are sorted in half a minute, or five minutes with a tenth of a core."""
+
+MESSAGE_S_MAX: Final = 20.0
+"""Longest time without progress of one message: the other end reads it, or has stopped."""
 
 _POLL_S: Final = 0.2
 _COMMAND: Final = (sys.executable, "-m", "jobs.validation.validation_main")
@@ -62,6 +68,7 @@ class ValidationProcess:
         """Start it. Raises OSError."""
         self._clock = clock
         self._connection, theirs = Pipe()
+        _limit_messages(self._connection)
         with theirs:
             self._popen = subprocess.Popen(  # noqa: S603  the command is ours
                 (*command, str(theirs.fileno())),
@@ -112,7 +119,7 @@ class ValidationProcess:
     def _send(self, answer: object) -> None:
         try:
             self._connection.send(answer)
-        except ConnectionError:
+        except OSError:  # it has ended, or does not read
             raise ValidationProcessError from None
 
     def _receive(self, raise_if_stopped: Callable[[], None]) -> object:
@@ -123,7 +130,7 @@ class ValidationProcess:
                 if self._clock.monotonic_s() - asked_s > ANSWER_S_MAX:
                     raise ValidationProcessError
             return self._connection.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             raise ValidationProcessError from None
 
 
@@ -187,6 +194,13 @@ class _OpenFile:
         """Close a file of which the process did not read the end."""
         if close := getattr(self._blocks, "close", None):
             close()
+
+
+def _limit_messages(connection: "Connection[object, object]") -> None:
+    """Let a message fail that makes no progress for `MESSAGE_S_MAX`."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            same.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(MESSAGE_S_MAX), 0))
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:

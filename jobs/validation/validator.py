@@ -57,7 +57,7 @@ class Validator:
     """Claims jobs that wait for validation, as many as can start at once."""
 
     def __init__(self, engine: sa.Engine, validation: "LeasedValidation", clock: Clock) -> None:
-        """An unfinished validation starts anew in another process."""
+        """An unfinished validation starts anew in another intake."""
         self._engine = engine
         self._validation = validation
         self._settings = validation.settings

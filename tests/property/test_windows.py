@@ -285,6 +285,14 @@ def test_a_heavy_tenant_that_comes_gets_half_of_its_share_at_once() -> None:
     assert windows == {earlier.tenant_pool: 5_001, heavy.tenant_pool: 7_500}
 
 
+def test_a_light_tenant_that_comes_gets_an_item_at_once() -> None:
+    heavy, light = tenant_job(2, 60_000, emitted=600), tenant_job(1, 60_000)
+    windows = windows_of(
+        [heavy, light], {"p": 128}, weight=lambda tenant: 1000 if tenant.int == 2 else 1
+    )
+    assert windows[light.tenant_pool] == 1
+
+
 def test_a_tenant_alone_fills_the_buffer_of_one_batcher() -> None:
     alone = tenant_job(1, 500_000)
     assert windows_of([alone], {"p": 80_000}) == {alone.tenant_pool: 20_000}

@@ -178,10 +178,12 @@ class TopicAdmin:
         """Return how many partitions a topic has. Raises KafkaUnavailableError."""
         name = self._settings.topic_prefix + topic.name
         with self._named_failures():
-            listed = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S)
-        return len(listed.topics[name].partitions)
+            found = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
+        if found.error is not None or not found.partitions:
+            raise KafkaUnavailableError(f"the partitions of {name} are not known yet", topic=name)
+        return len(found.partitions)
 
-    def grow(self, topic: Topic, count: int) -> None:
+    def add_partitions(self, topic: Topic, count: int) -> None:
         """Add partitions to a topic until it has `count`; one with as many is not changed.
 
         Readers and writers go on. Raises KafkaUnavailableError.
@@ -216,7 +218,8 @@ class TopicAdmin:
         Raises KafkaUnavailableError.
         """
         name = self._settings.topic_prefix + topic.name
-        places = [TopicPartition(name, number) for number in range(topic.partition_count)]
+        count = self.partition_count(topic) if topic.grows else topic.partition_count
+        places = [TopicPartition(name, number) for number in range(count)]
         reader = self._reader(self._settings.topic_prefix + group)
         with self._named_failures():
             committed = _retry_transient(

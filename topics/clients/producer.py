@@ -62,7 +62,8 @@ _QUEUE_RECORDS_MAX = 100_000
 _POLL_S = 0.1
 _REPORT_PARTITIONS_S = 1.0
 _FOREVER_MS = 0
-_METADATA_S_MAX = 1.0
+_METADATA_S_MAX = 2.0
+_METADATA_PAUSE_S = 0.005
 _REPORT_S_MAX = 5.0  # from a record's delivery timeout until the report of its failure
 
 
@@ -171,7 +172,8 @@ class RecordProducer:
 
     def _produce(self, produce: Callable[[], None], topic: str) -> None:
         """Queue a record; wait while the queue is full."""
-        deadline = time.monotonic() + self._full_queue_wait_s
+        started_s = time.monotonic()
+        deadline = started_s + self._full_queue_wait_s
         while True:
             try:
                 produce()
@@ -180,21 +182,21 @@ class RecordProducer:
                     raise DeliveryError("the local queue stayed full") from None
                 time.sleep(0.005)  # the poll thread empties the queue
             except KafkaException as error:
-                if not self._learns_partition(error.args[0], topic) or time.monotonic() > deadline:
+                is_new = error.args[0].code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+                if not is_new or time.monotonic() > started_s + _METADATA_S_MAX:
                     raise _failure(error.args[0]) from None
+                self._read_partitions(topic)
             else:
                 return
 
-    def _learns_partition(self, error: KafkaError, topic: str) -> bool:
-        """Read the partitions of a topic that has grown; return whether sending may work now.
+    def _read_partitions(self, topic: str) -> None:
+        """Read the partitions of a topic that has grown: the client itself does so after minutes.
 
-        The client itself reads them again after minutes.
+        Blocks for about 5 ms once for each growth, and while a broker does not know it yet.
         """
-        if error.code() != KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001  the client's name
-            return False
         with suppress(KafkaException):
             self._producer.list_topics(self._prefix + topic, timeout=_METADATA_S_MAX)
-        return True
+        time.sleep(_METADATA_PAUSE_S)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent so far is acknowledged; for use by a single sending thread.

@@ -237,14 +237,14 @@ class TenantService(Record, frozen=True):
     """A tenant of one pool at one batcher."""
 
     tenant_id: UUID
-    served: float  # tokens divided by the weight, since the tenant came to this batcher
+    served: float  # tokens divided by the weight; from 0 again if it was away for a minute
     waiting: int  # items
 
 
 class ServiceReport(Record, frozen=True):
-    """The tenants of each pool at a batcher (`service`, keyed by batcher), absolute and repeated.
+    """The tenants of each pool at a batcher (`service`, keyed by batcher).
 
-    A tenant without waiting items is reported once more, and starts at 0 when it returns.
+    Its numbers are absolute, and it is repeated.
     """
 
     batcher_id: str

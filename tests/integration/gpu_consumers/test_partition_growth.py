@@ -9,7 +9,7 @@ import pytest
 from core.clock import SystemClock
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.inflight.batch_run import DeliveredBatch
-from gpu_consumers.partition_growth import PartitionGrowth, grow_for_members
+from gpu_consumers.partition_growth import PartitionRequests, add_partitions
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
@@ -32,13 +32,12 @@ def has_work(member: "Member") -> bool:
 class Member:
     """A replica's consumer of batches in its thread."""
 
-    def __init__(self, kafka: KafkaSettings, number: int, *, looks_before: bool) -> None:
+    def __init__(self, kafka: KafkaSettings, number: int, *, asks_before: bool) -> None:
         admin = TopicAdmin(kafka)
-        if looks_before:
-            grow_for_members(admin, POOL, "bulk", joining=1)
-        growth = PartitionGrowth(
-            partial(grow_for_members, admin, POOL, "bulk", joining=0), SystemClock()
-        )
+        add = partial(add_partitions, admin, POOL, "bulk")
+        if asks_before:
+            add(joining=1)
+        requests = PartitionRequests(partial(add, joining=0), SystemClock())
         self.revoked: list[Partition] = []
         self.delivered: list[int] = []
         self.stop = threading.Event()
@@ -61,7 +60,7 @@ class Member:
             in_flight_max=10,
             commit_interval_s=0.1,
             clock=SystemClock(),
-            has_grown=growth.has_grown,
+            should_rejoin=requests.should_rejoin,
         )
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -90,9 +89,9 @@ class Member:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-@pytest.mark.parametrize("looks_before", [True, False])
+@pytest.mark.parametrize("asks_before", [True, False])
 def test_a_tenth_replica_of_eight_partitions_gets_work_and_takes_none(
-    kafka_bootstrap: str, topic_prefix: str, protocol: str, looks_before: bool
+    kafka_bootstrap: str, topic_prefix: str, protocol: str, asks_before: bool
 ) -> None:
     kafka = KafkaSettings(
         bootstrap_servers=kafka_bootstrap,
@@ -111,7 +110,7 @@ def test_a_tenth_replica_of_eight_partitions_gets_work_and_takes_none(
 
     try:
         for number in range(TOPIC.partition_count):
-            members.append(Member(kafka, number, looks_before=False))
+            members.append(Member(kafka, number, asks_before=False))
         until(lambda: all(len(member.partitions) == 1 for member in members), timeout_s=60)
         for partition in range(TOPIC.partition_count):
             send(partition)
@@ -120,7 +119,7 @@ def test_a_tenth_replica_of_eight_partitions_gets_work_and_takes_none(
         for member in earlier:
             member.revoked.clear()
 
-        members += [Member(kafka, number, looks_before=looks_before) for number in (8, 9)]
+        members += [Member(kafka, number, asks_before=asks_before) for number in (8, 9)]
         until(lambda: all(member.partitions for member in members), timeout_s=30)
 
         assert admin.partition_count(TOPIC) == 16

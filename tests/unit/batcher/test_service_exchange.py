@@ -1,22 +1,32 @@
 """Goal: tenants get their shares of a pool whichever batchers their items lie on."""
 
-import random
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 
-from batcher.policy.fairness import VirtualCounters
 from batcher.policy.service_exchange import (
     FORGET_S,
     SILENCE_S_MAX,
-    ServedElsewhere,
+    RemoteService,
     ServiceExchange,
 )
+from batcher.policy.service_ledger import KEEP_S
+from batcher.queueing.queues import Queues
+from batcher.queueing.tenant_service import (
+    charge_remote_service,
+    pool_shares,
+    prune_service,
+    report_service,
+)
 from core.fair_shares import fair_shares
+from tests.unit.batcher.builders import buffered, job_ref
 from topics.records.records import ServiceReport, TenantService
 
-ONE, TWO, THREE = UUID(int=1), UUID(int=2), UUID(int=3)
+ONE, TWO = UUID(int=1), UUID(int=2)
+STEP_S = 0.2
+STEP_ITEMS = 300
 
 
 def report(name: str, *tenants: TenantService, pool: str = "p") -> ServiceReport:
@@ -26,22 +36,32 @@ def report(name: str, *tenants: TenantService, pool: str = "p") -> ServiceReport
 def test_service_since_the_report_before_is_charged() -> None:
     exchange = ServiceExchange("a", "bulk")
     assert exchange.apply(report("b", TenantService(ONE, 100.0, 5)), now_s=0) == []
-    newer = report("b", TenantService(ONE, 130.0, 5), TenantService(TWO, 7.0, 0))
-    assert exchange.apply(newer, now_s=1) == [
-        ServedElsewhere("p", ONE, 30.0),
-        ServedElsewhere("p", TWO, 7.0),
-    ]
+    newer = report("b", TenantService(ONE, 130.0, 0), TenantService(TWO, 7.0, 0))
+    assert exchange.apply(newer, now_s=1) == [RemoteService("p", ONE, 30.0)]
     assert exchange.apply(newer, now_s=1) == []
     assert exchange.apply(report("b"), now_s=2) == []
-    returned = report("b", TenantService(ONE, 4.0, 5))
-    assert exchange.apply(returned, now_s=3) == [ServedElsewhere("p", ONE, 4.0)]
+    returned = report("b", TenantService(ONE, 135.0, 5), TenantService(TWO, 9.0, 1))
+    found = exchange.apply(returned, now_s=3)
+    assert found == [RemoteService("p", ONE, 5.0), RemoteService("p", TWO, 2.0)]
+    forgotten = report("b", TenantService(ONE, 4.0, 5))
+    assert exchange.apply(forgotten, now_s=4) == [RemoteService("p", ONE, 4.0)]
+
+
+def test_a_report_after_a_silence_charges_nothing() -> None:
+    exchange = ServiceExchange("a", "bulk")
+    exchange.apply(report("b", TenantService(ONE, 100.0, 5)), now_s=0)
+    exchange.apply(report("b"), now_s=1)
+    late_s = 1 + SILENCE_S_MAX + 0.1
+    assert exchange.apply(report("b", TenantService(ONE, 1e6, 5)), now_s=late_s) == []
+    newer = report("b", TenantService(ONE, 1e6 + 3, 5))
+    assert exchange.apply(newer, now_s=late_s + 1) == [RemoteService("p", ONE, 3.0)]
 
 
 def test_own_reports_and_those_of_the_other_class_are_ignored() -> None:
     exchange = ServiceExchange("a", "bulk")
-    for _ in range(2):
-        assert exchange.apply(report("a", TenantService(ONE, 9.0, 5)), now_s=0) == []
-        other = ServiceReport("b", "interactive", {"p": [TenantService(ONE, 9.0, 5)]})
+    for served in (1.0, 9.0):
+        assert exchange.apply(report("a", TenantService(ONE, served, 5)), now_s=0) == []
+        other = ServiceReport("b", "interactive", {"p": [TenantService(ONE, served, 5)]})
         assert exchange.apply(other, now_s=0) == []
     assert not exchange.has_others(now_s=0)
 
@@ -64,55 +84,112 @@ def test_nothing_waits_at_a_silent_batcher_and_one_silent_for_long_is_forgotten(
     assert exchange.share("p", {ONE: 10}, {ONE: 1}, now_s=SILENCE_S_MAX + 0.1) == 1
     assert not exchange.has_others(now_s=SILENCE_S_MAX + 0.1)
     exchange.apply(report("c"), now_s=FORGET_S + 1)
-    assert exchange.apply(report("b", TenantService(ONE, 9.0, 10)), now_s=FORGET_S + 2) == []
+    assert set(exchange._others) == {"c"}
+    exchange.apply(report("c", TenantService(TWO, 5.0, 10)), now_s=FORGET_S + 2)
+    exchange.apply(report("c"), now_s=2 * FORGET_S + 3)
+    assert exchange._others["c"].served == {}
 
 
-class SimulatedBatcher:
-    """Counters and backlogs of one batcher; every tenant that lies here has items for ever."""
+class VirtualBatcher:
+    """The queues of one batcher, which intake refills, and its exchange with others."""
 
-    def __init__(self, name: str, tenants: list[int], weights: dict[UUID, int]) -> None:
-        self.name, self.weights = name, weights
-        self.tenants = [UUID(int=number) for number in tenants]
+    def __init__(self, name: str, tenants: Sequence[int], weights: Sequence[int]) -> None:
+        self.name, self.tenants, self.weights = name, tenants, weights
+        self.queues = Queues(items_max=10**6, bytes_max=2**40)
         self.exchange = ServiceExchange(name, "bulk")
-        self.counters: VirtualCounters[UUID] = VirtualCounters()
-        self.served: defaultdict[UUID, float] = defaultdict(float)
-        for tenant in self.tenants:
-            self.counters.activate(tenant)
+        self.emitted: Counter[int] = Counter()
 
-    def serve(self, count: int, done: Counter[UUID], rng: random.Random) -> None:
-        for _ in range(count):
-            tenant, cost = self.counters.least_served(), rng.randint(1, 20)
-            self.counters.charge(tenant, cost / self.weights[tenant])
-            self.served[tenant] += cost / self.weights[tenant]
-            done[tenant] += cost
+    def refill(self, tenants: Sequence[int]) -> None:
+        """Let 200 items of each tenant wait."""
+        waiting = self.queues.waiting_by_tenant().get("p", {})
+        for tenant in set(self.tenants) & set(tenants):
+            missing = 200 - waiting.get(UUID(int=tenant), 0)
+            if missing > 0:
+                first = self.emitted[tenant]
+                job = job_ref(tenant, pool="p", weight=self.weights[tenant])
+                self.queues.add(buffered(job, range(first, first + missing)), now_s=0.0)
+                self.emitted[tenant] += missing
 
-    def report(self) -> ServiceReport:
-        tenants = [TenantService(one, self.served[one], 100) for one in self.tenants]
-        return ServiceReport(self.name, "bulk", {"p": tenants})
+    def dispatch(self, count: int, done: Counter[int]) -> None:
+        pool = self.queues.pools.get("p")
+        while count > 0 and pool is not None and pool.item_count:
+            (queue,) = pool.batch_keys.values()
+            chunks = self.queues.pop_batch(
+                queue, item_count_max=min(10, count), token_count_max=10**9, turn_items_max=5
+            )
+            for chunk in chunks:
+                count -= len(chunk.items)
+                done[chunk.job.tenant_id.int] += len(chunk.items)
+
+    def report(self, now_s: float) -> ServiceReport:
+        has_others = self.exchange.has_others(now_s=now_s)
+        prune_service(self.queues, now_s=now_s)
+        pools = report_service(self.queues) if has_others else {}
+        return ServiceReport(self.name, "bulk", pools)
 
     def share(self, now_s: float) -> float:
-        waiting = dict.fromkeys(self.tenants, 100)
-        return self.exchange.share("p", waiting, self.weights, now_s=now_s)
+        return pool_shares(self.queues, self.exchange, now_s=now_s).get("p", 0.0)
+
+
+class VirtualPool:
+    """Batchers that share a replica, in virtual time."""
+
+    def __init__(self, layout: dict[str, list[int]], weights: Sequence[int]) -> None:
+        self.batchers = [VirtualBatcher(name, found, weights) for name, found in layout.items()]
+        self.now_s = 0.0
+
+    def run(
+        self, steps: int, tenants: Sequence[int], *, paused: str = "", lost: str = ""
+    ) -> Counter[int]:
+        """Return how many items of each tenant ran; a `paused` batcher does nothing.
+
+        No batcher reads the reports of a `lost` one.
+        """
+        done: Counter[int] = Counter()
+        for _ in range(steps):
+            self.now_s += STEP_S
+            live = [one for one in self.batchers if one.name != paused]
+            for one in live:
+                one.refill(tenants)
+            reports = [one.report(self.now_s) for one in live if one.name != lost]
+            for one in live:
+                for found in reports:
+                    services = one.exchange.apply(found, now_s=self.now_s)
+                    charge_remote_service(one.queues, services)
+            weights = {one.name: max(1, round(1000 * one.share(self.now_s))) for one in live}
+            needs = {one.name: one.queues.waiting().get("p", 0) for one in live}
+            grants = fair_shares(needs, STEP_ITEMS, weights)
+            for one in live:
+                one.dispatch(grants[one.name], done)
+        return done
+
+
+LAYOUT = {"a": [0, 1, 2, 3], "b": [0, 4], "c": [0, 4, 5]}
+TENANTS = range(6)
 
 
 @pytest.mark.parametrize("weights", [(1, 1, 1, 1, 1, 1), (1, 2, 3, 4, 1, 2)])
-def test_tenants_get_equal_service_whatever_batchers_they_lie_on(weights: tuple[int, ...]) -> None:
-    by_tenant = {UUID(int=number): weight for number, weight in enumerate(weights)}
-    layout = {"a": [0, 1, 2, 3], "b": [0, 4], "c": [0, 4, 5]}
-    batchers = [SimulatedBatcher(name, found, by_tenant) for name, found in layout.items()]
-    rng, done, before = random.Random(7), Counter[UUID](), Counter[UUID]()
-    for step in range(120):
-        now_s = 0.2 * step
-        reports = [one.report() for one in batchers]
-        for one in batchers:
-            for other in reports:
-                for _, tenant, service in one.exchange.apply(other, now_s=now_s):
-                    one.counters.charge_if_known(tenant, service)
-        weights_of = {one.name: round(1000 * one.share(now_s)) for one in batchers}
-        grants = fair_shares(dict.fromkeys(layout, 600), 600, weights_of)
-        for one in batchers:
-            one.serve(grants[one.name], done, rng)
-        if step == 20:
-            before = done.copy()
-    gained = [(done[one] - before[one]) / weight for one, weight in by_tenant.items()]
+def test_tenants_get_their_shares_whatever_batchers_they_lie_on(weights: Sequence[int]) -> None:
+    pool = VirtualPool(LAYOUT, weights)
+    pool.run(25, TENANTS)
+    done = pool.run(100, TENANTS)
+    gained = [done[tenant] / weights[tenant] for tenant in TENANTS]
     assert max(gained) / min(gained) < 1.05
+
+
+@pytest.mark.parametrize("how", ["paused", "lost"])
+def test_a_batcher_that_was_silent_charges_nothing_twice(how: str) -> None:
+    pool = VirtualPool({"a": [0, 1], "b": [0, 2]}, (1, 1, 1))
+    pool.run(500, range(3))
+    pool.run(50, range(3), paused="b" if how == "paused" else "", lost="a" if how == "lost" else "")
+    done = pool.run(50, range(3))
+    assert max(done.values()) / min(done.values()) < 1.3
+
+
+def test_a_tenant_that_leaves_and_returns_gets_its_share() -> None:
+    pool = VirtualPool({"a": [0, 1], "b": [0, 2]}, (1, 1, 1))
+    pool.run(100, range(3))
+    for seconds in (1, 2 * KEEP_S):
+        pool.run(int(seconds / STEP_S), [1, 2])
+        done = pool.run(50, range(3))
+        assert max(done.values()) / min(done.values()) < 1.3

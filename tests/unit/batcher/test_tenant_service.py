@@ -3,9 +3,18 @@
 from collections import Counter
 from uuid import UUID
 
-from batcher.policy.service_exchange import ServedElsewhere, ServiceExchange
+import pytest
+
+from batcher.policy.service_exchange import RemoteService, ServiceExchange
+from batcher.policy.service_ledger import KEEP_S
+from batcher.queueing import tenant_service
 from batcher.queueing.queues import Queues
-from batcher.queueing.tenant_service import charge_elsewhere, pool_shares, take_service
+from batcher.queueing.tenant_service import (
+    charge_remote_service,
+    pool_shares,
+    prune_service,
+    report_service,
+)
 from tests.unit.batcher.builders import buffered, job_ref
 from topics.records.records import JobRef, ServiceReport, TenantService
 
@@ -44,29 +53,48 @@ def test_a_weight_holds_for_items_that_waited_before() -> None:
     assert pop(queues, 80) == {LIGHT: 20, HEAVY: 60}
 
 
-def test_service_is_reported_until_the_tenant_waits_no_more() -> None:
+def test_service_is_reported_for_a_while_after_the_tenant_waits_no_more() -> None:
     queues = queues_with((job_of(LIGHT), 10), (job_of(HEAVY, weight=2), 2))
     pop(queues, 6)
-    (report,) = take_service(queues).values()
+    (report,) = report_service(queues).values()
     tokens = {one.tenant_id: (one.served, one.waiting) for one in report}
     light, heavy = tokens[LIGHT], tokens[HEAVY]
     assert (light[1], heavy[1]) == (6, 0)
     assert light[0] / 4 == heavy[0] * 2 / 2
-    (report,) = take_service(queues).values()
-    assert [one.tenant_id for one in report] == [LIGHT]
+    prune_service(queues, now_s=0)
+    prune_service(queues, now_s=KEEP_S - 1)
+    assert report_service(queues) == {"p": report}
+    prune_service(queues, now_s=KEEP_S)
+    assert [one.tenant_id for one in report_service(queues)["p"]] == [LIGHT]
     pop(queues, 6)
-    take_service(queues)
-    assert take_service(queues) == {"p": []}
+    prune_service(queues, now_s=2 * KEEP_S)
+    prune_service(queues, now_s=3 * KEEP_S)
+    assert report_service(queues) == {}
 
 
-def test_service_elsewhere_delays_a_tenant_and_an_unknown_one_is_ignored() -> None:
+def test_a_report_has_the_same_tenants_each_time_within_its_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tenant_service, "TENANTS_MAX", 3)
+    monkeypatch.setattr(tenant_service, "ENTRIES_MAX", 4)
+    queues = queues_with(*((job_of(UUID(int=number)), 10) for number in (5, 3, 4, 1)))
+    for number in (7, 8):
+        add(queues, job_ref(number, pool="other"), 10)
+    for _ in range(3):
+        report = report_service(queues)
+        assert [one.tenant_id.int for one in report["p"]] == [1, 3, 4]
+        assert [one.tenant_id.int for one in report["other"]] == [7]
+        pop(queues, 3)
+
+
+def test_remote_service_delays_a_tenant_and_an_unknown_one_is_ignored() -> None:
     queues = queues_with((job_of(LIGHT), 50), (job_of(HEAVY), 50))
     pop(queues, 2)
-    (report,) = take_service(queues).values()
+    (report,) = report_service(queues).values()
     of_one_item = report[0].served
-    unknown = ServedElsewhere("p", UUID(int=9), 1e9)
-    elsewhere = ServedElsewhere("other", LIGHT, 1e9)
-    charge_elsewhere(queues, [ServedElsewhere("p", LIGHT, 10 * of_one_item), unknown, elsewhere])
+    unknown = RemoteService("p", UUID(int=9), 1e9)
+    elsewhere = RemoteService("other", LIGHT, 1e9)
+    charge_remote_service(queues, [RemoteService("p", LIGHT, 10 * of_one_item), unknown, elsewhere])
     assert pop(queues, 10) == {HEAVY: 10}
     assert pop(queues, 10) == {LIGHT: 5, HEAVY: 5}
 

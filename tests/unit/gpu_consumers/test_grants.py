@@ -39,7 +39,7 @@ def test_published_shares_replace_the_waiting_items_and_what_is_not_needed_goes_
     grants.add_finished("a", 20)
     assert grants.compute_grants(200, now_s=0) == {"a": 90, "b": 130}
     grants.set_demand("b", 0, 0.0, now_s=0)
-    assert grants.compute_grants(200, now_s=0) == {"a": 155, "b": 65}
+    assert grants.compute_grants(200, now_s=0) == {"a": 220, "b": 1}
 
 
 def test_waiting_items_decide_while_a_batcher_of_an_older_release_has_some() -> None:

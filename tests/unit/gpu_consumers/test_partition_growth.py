@@ -3,12 +3,14 @@
 import pytest
 
 from gpu_consumers.partition_growth import (
-    CHECK_S,
+    CHECK_S_MAX,
     PARTITIONS_MAX,
-    PartitionGrowth,
+    REJOIN_S,
+    PartitionRequests,
+    Partitions,
     partitions_needed,
 )
-from tests.support.until import until
+from tests.support.clock import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -17,6 +19,7 @@ from tests.support.until import until
         (8, 1, 8),
         (8, 8, 8),
         (8, 9, 16),
+        (0, 3, 4),
         (8, 100, 128),
         (12, 13, 24),
         (600, 700, PARTITIONS_MAX),
@@ -28,34 +31,52 @@ def test_partitions_double_until_each_member_has_one(count: int, members: int, n
     assert partitions_needed(count, members) == needed
 
 
-class Clock:
-    now_s = 0.0
+class Asking:
+    """Requests whose answers a test sets, on a clock that it moves."""
 
-    def monotonic_s(self) -> float:
-        return self.now_s
+    def __init__(self, *answers: Partitions) -> None:
+        self.clock, self.answers = ManualClock(), [*answers]
+        self.asked_s: list[float] = []
+        self.requests = PartitionRequests(self._answer, self.clock)
 
-    def wall_s(self) -> float:
-        return self.now_s
+    def _answer(self) -> Partitions:
+        self.asked_s.append(self.clock.now_s)
+        return self.answers.pop(0)
+
+    def rejoins_s(self, seconds: int) -> list[float]:
+        """Call it each second without a partition; return when it says to rejoin."""
+        found = []
+        for _ in range(seconds):
+            self.clock.advance(1)
+            count = len(self.asked_s)
+            rejoins = self.requests.should_rejoin(has_partitions=False)
+            if self.requests._thread is not None:
+                self.requests._thread.join()
+                assert len(self.asked_s) == count + 1
+                rejoins = self.requests.should_rejoin(has_partitions=False)
+            if rejoins:
+                found.append(self.clock.now_s)
+        return found
 
 
-def test_a_replica_looks_again_while_it_has_no_partition() -> None:
-    clock, grows = Clock(), [False, True]
-    looks: list[float] = []
+def test_a_replica_rejoins_once_partitions_were_added() -> None:
+    asking = Asking(Partitions.UNKNOWN, Partitions.ADDED, Partitions.UNKNOWN)
+    assert asking.rejoins_s(10) == [7]
+    assert asking.asked_s == [3, 7]
 
-    def grow() -> bool:
-        looks.append(clock.now_s)
-        return grows.pop(0)
 
-    growth = PartitionGrowth(grow, clock)
-    for second, has_partitions in enumerate([True, False, True, False]):
-        clock.now_s = float(second)
-        assert not growth.has_grown(has_partitions)
-    assert looks == []
-    clock.now_s = 3 + CHECK_S
-    assert not growth.has_grown(has_partitions=False)
-    until(lambda: len(looks) == 1)
-    assert not growth.has_grown(has_partitions=False)
-    clock.now_s += CHECK_S
-    until(lambda: growth.has_grown(has_partitions=False))
-    assert len(looks) == 2
-    assert not growth.has_grown(has_partitions=False)
+def test_a_replica_rejoins_late_if_there_are_enough_and_asks_more_and_more_seldom() -> None:
+    asking = Asking(*[Partitions.ENOUGH] * 20)
+    rejoins = asking.rejoins_s(300)
+    assert rejoins[0] > REJOIN_S
+    assert asking.asked_s[:5] == [3, 7, 15, 31, 63]
+    assert asking.asked_s[-1] - asking.asked_s[-2] == CHECK_S_MAX
+
+
+def test_a_replica_with_partitions_asks_nothing() -> None:
+    asking = Asking()
+    for _ in range(100):
+        asking.clock.advance(1)
+        assert not asking.requests.should_rejoin(has_partitions=True)
+    assert asking.rejoins_s(1) == []
+    assert asking.asked_s == []

@@ -1,4 +1,4 @@
-"""Goal: a process of its own judges a file as a thread would, and its end fails only that file."""
+"""Goal: a process validates a file as a thread would, and its end fails only that file."""
 
 import os
 import signal
@@ -24,6 +24,7 @@ from jobs.validation.validation_process import (
 )
 from jobs.validation.validation_task import ExistingFiles, ValidationTask
 from registry.models import ModelVersion
+from tests.support.clock import ManualClock
 
 MODEL = ModelVersion(
     "m", "1", "pool", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
@@ -76,7 +77,7 @@ def children() -> set[int]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_process_judges_a_file_as_a_thread_does(
+def test_a_process_validates_a_file_as_a_thread_does(
     processes: ValidationProcesses, name: str
 ) -> None:
     def read_file(number: int) -> Iterator[bytes]:
@@ -161,30 +162,33 @@ def test_errors_of_the_callables_reach_the_caller_and_end_the_process(where: str
     assert children() == before
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-
 SILENT = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
 def test_a_process_that_does_not_answer_is_ended_after_its_time() -> None:
-    clock, before = Clock(), children()
+    clock, before = ManualClock(), children()
     processes = ValidationProcesses(clock, SILENT)
 
     def pass_time() -> None:
-        clock.now_s += 50
+        clock.advance(250)
 
     with pytest.raises(ValidationProcessError):
         processes.validate(TASK, lambda _: [], find_model, pass_time)
-    assert clock.now_s == 150
+    assert clock.now_s == 750
+    assert children() == before
+
+
+def test_a_process_that_stops_reading_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.validation.validation_process.MESSAGE_S_MAX", 1.0)
+    processes, before = ValidationProcesses(SystemClock()), children()
+
+    def read_file(_: int) -> Iterator[bytes]:
+        (pid,) = children() - before
+        os.kill(pid, signal.SIGSTOP)
+        yield line("a") * 100_000
+
+    with pytest.raises(ValidationProcessError):
+        processes.validate(TASK, read_file, find_model, go_on)
     assert children() == before
 
 
