@@ -117,7 +117,11 @@ class IntakeLoop:
             count_max=count_max,
         )
         self.leased_jobs.acquire(ranked, count_max)
-        return len(self.leased_jobs.ids - before)
+        claimed = self.leased_jobs.ids - before
+        for job_id in claimed:
+            ref = self.leased_jobs.by_id[job_id].job.ref
+            self.weights.learn(ref.tenant_id, ref.weight)
+        return len(claimed)
 
     def _windows(
         self, loads: OpenLoads, remaining: Mapping[TenantPool, int], budgets: Mapping[str, int]

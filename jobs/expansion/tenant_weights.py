@@ -30,6 +30,10 @@ class TenantWeights:
             self._weights = {row.id: row.weight for row in connection.execute(_QUERY)}
         self._due_s = now_s + _REFRESH_S
 
+    def learn(self, tenant_id: UUID, weight: int) -> None:
+        """Note a weight that was read with a job, so later than the others."""
+        self._weights[tenant_id] = weight
+
     def weight(self, tenant_id: UUID) -> int:
         """Return the weight of a tenant."""
         return self._weights.get(tenant_id, 1)

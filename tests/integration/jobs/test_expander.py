@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from core.errors import LeaseLostError, MillraceError
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.job_loads import OpenJob, open_jobs
+from jobs.expansion.tenant_weights import TenantWeights
 from jobs.expansion.windows import allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
@@ -33,6 +34,7 @@ from tests.integration.jobs.rows import (
     job_row,
 )
 from tests.integration.jobs.stores import Stores
+from tests.support.clock import ManualClock
 from tests.support.recording_sender import SentRecords
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
@@ -106,6 +108,31 @@ def test_items_reach_the_log_in_index_order(site: Site) -> None:
     process.jobs.release_finished({job_id})
     assert len(process.jobs.ids) == 0
     assert process.leases.lease_of(job_id) is None
+
+
+def test_records_carry_the_weight_that_the_tenant_has_when_they_are_emitted(site: Site) -> None:
+    job_id = site.add_job(300)
+    execute(site.engine, "UPDATE tenants SET weight = 3")
+    process = site.start_claiming()
+    weights = TenantWeights(site.engine, clock := ManualClock())
+    (ref,) = (leased.job.ref for leased in process.jobs.by_id.values())
+    assert ref.weight == 3
+    process.expander.tenant_weight = weights.weight
+
+    def emit() -> None:
+        assert process.expander.run_once({job_id: 60}) == 60
+
+    emit()
+    weights.learn(ref.tenant_id, ref.weight)
+    emit()
+    for weight, seconds in ((5, 0), (7, 0), (7, 60)):
+        execute(site.engine, f"UPDATE tenants SET weight = {weight}")
+        clock.advance(seconds)
+        weights.refresh()
+        emit()
+    found = [chunk for chunks in chunks_by_partition(site.kafka).values() for chunk in chunks]
+    by_first = {chunk.items[0].index: chunk.job.weight for chunk in found}
+    assert by_first == {0: 1, 60: 3, 120: 5, 180: 5, 240: 7}
 
 
 def test_a_job_on_an_unavailable_partition_waits_and_others_go_on(site: Site) -> None:
