@@ -200,6 +200,8 @@ class OnlineWorker:
 
     async def on_revoke(self, partitions: Collection[Partition], *, lost: bool) -> None:
         """Let the calls run on, because callers wait, and record that they did not crash."""
+        if not lost:
+            self.execution.report_moved(partitions)
         calls = self.execution.calls_to_release(partitions, lost=lost)
         released = self.tasks.start(self.suspects.release_calls(calls, lost=lost))
         await asyncio.wait([released], timeout=REVOKE_S_MAX)

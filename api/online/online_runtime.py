@@ -264,7 +264,7 @@ class OnlineRuntime:
             self.calls.fail_silent_executions(now_s=now_s)
             self.sender.fail_waiting_calls()
             self.calls.fail_calls_of_dead_pools(partial(self._is_pool_dead, now_s=now_s))
-            self.calls.fail_streams_of_lost_replicas(
+            self.calls.fail_calls_of_lost_replicas(
                 partial(self.pools.replicas.is_lost, now_s=now_s, unreliable_s=self._unreliable_s)
             )
             await asyncio.sleep(_CHECK_S)

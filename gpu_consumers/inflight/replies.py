@@ -47,6 +47,7 @@ class ReplyStream:
     call: CallRef | None
     request_id: UUID
     execution_id: UUID
+    is_only_here: bool = False  # see `Reply.only_here`
     _pieces: list[bytes] = field(default_factory=list)
     _end: ReplyEnd | None = None
     _is_enqueued: bool = False  # at the publisher
@@ -63,6 +64,12 @@ class ReplyStream:
     def send_start(self) -> None:
         """Report the start of the execution to a caller that limits the wait for it."""
         if self.call is not None and self.call.begin_by_s:
+            self._enqueue(self.call)
+
+    def report_only_here(self, *, only_here: bool) -> None:
+        """Tell the caller that no other replica will run the call, or that one may."""
+        self.is_only_here = only_here
+        if self.call is not None:
             self._enqueue(self.call)
 
     async def send_end(self, end: ReplyEnd) -> None:
@@ -99,14 +106,17 @@ class ReplyStream:
             while head_size + len(pieces[count]) + _PIECE_OVERHEAD_BYTES <= REPLIES_BYTES_MAX:
                 head_size += len(pieces[count]) + _PIECE_OVERHEAD_BYTES
                 count += 1
-            yield Reply(self.request_id, self.execution_id, pieces[:count]), head_size, None
+            yield self._reply(pieces[:count]), head_size, None
             pieces, size = pieces[count:], size - head_size
         end, self._end = self._end, None
         if end is not None and pieces and size + len(end.body) > REPLIES_BYTES_MAX:
-            yield Reply(self.request_id, self.execution_id, pieces), size, None
+            yield self._reply(pieces), size, None
             pieces, size = [], 0
         size += 0 if end is None else len(end.body)
-        yield Reply(self.request_id, self.execution_id, pieces, end), size, self._acknowledged
+        yield self._reply(pieces, end), size, self._acknowledged
+
+    def _reply(self, pieces: list[bytes], end: ReplyEnd | None = None) -> Reply:
+        return Reply(self.request_id, self.execution_id, pieces, end, only_here=self.is_only_here)
 
 
 @dataclass(slots=True)

@@ -137,6 +137,8 @@ class CallCompletion:
 
     async def _requeue_call(self, call: OnlineCall) -> None:
         """Requeue a call that has sent no piece."""
+        if call.replies.is_only_here:
+            call.replies.report_only_here(only_here=False)
         metrics.ITEMS_HANDED_BACK.inc()
         sends = PendingSends(self._producer)
         chunk = Chunk(_requeued_job(call), [call.item], redelivered=call.is_redelivered)

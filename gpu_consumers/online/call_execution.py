@@ -137,6 +137,12 @@ class CallExecution:
         running = self._running.values()
         return [c for c in running if c.partition in partitions and (lost or c.is_durable)]
 
+    def report_moved(self, partitions: Collection[Partition]) -> None:
+        """Tell callers of calls that run on, though their partitions move: they are only here."""
+        for call in self._running.values():
+            if call.partition in partitions and not call.is_durable:
+                call.replies.report_only_here(only_here=True)
+
     def drain(self) -> None:
         """Requeue new calls; running ones go on."""
         self._is_draining = True

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -163,22 +163,30 @@ def second_replica(stack: Stack, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.timeout(400)
-def test_streams_that_ran_on_as_their_partition_moved_end_with_their_replica(
+def test_calls_that_ran_on_as_their_partition_moved_end_with_their_replica(
     stack: Stack,
     upstream: StreamingUpstream,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The offsets of such calls are committed, so no other replica asks for them."""
+    """The offsets of such calls are committed, so no other replica asks for them.
+
+    Nothing was shown of unary calls, but they end as streams do: they may have run.
+    """
     killed_s = 0.0
+    unary = [text.replace("stream", "unary") for text in texts("moved")[:2]]
+    answers: list[Future[httpx.Response]] = []
 
     def move_and_kill() -> None:
         nonlocal killed_s
+        answers.extend(pool.submit(call, stack, 150_000, text, 2000) for text in unary)
+        await_true(lambda: all(map(upstream.executions, unary)), "the unary calls to run")
         closing.enter_context(second_replica(stack, tmp_path))
         stack.kill("gpu-consumer")
         killed_s = time.monotonic()
 
     with ExitStack() as closing:
+        pool = closing.enter_context(ThreadPoolExecutor(len(unary)))
         seen = run_streams(
             stack, texts("moved"), max_tokens=2000, timeout_ms=150_000, disturb=move_and_kill
         )
@@ -187,6 +195,11 @@ def test_streams_that_ran_on_as_their_partition_moved_end_with_their_replica(
         assert {one.error for one in seen} == {"stream_interrupted"}
         assert LOST_S - 2 < ended_s < LOST_S + RECOVERY_S_MAX  # it reported last before the kill
         assert all(len(upstream.executions(one.text)) == 1 for one in seen)
+        replies = [answer.result() for answer in answers]
+        assert time.monotonic() - killed_s < LOST_S + RECOVERY_S_MAX
+        assert {(one.status_code, one.json()["error"]["code"]) for one in replies} == {
+            (502, "stream_interrupted")
+        }
 
 
 @pytest.mark.timeout(400)

@@ -156,6 +156,7 @@ class Reply(Record, frozen=True):
     execution_id: UUID  # new for each execution, even of one record that two replicas run
     pieces: list[bytes]  # JSON payloads of server-sent events
     end: ReplyEnd | None = None  # neither pieces nor end: the execution has started
+    only_here: bool = False  # the offset of the request is committed, so no other replica reads it
 
 
 class Replies(Record, frozen=True):

@@ -30,7 +30,7 @@ class OpenCall:
     piece_count: int = 0  # received before the end
     has_started: bool = False  # a replica reported its execution
     execution_id: UUID | None = None  # of the first reply; others are ignored
-    replica_id: str = ""  # of that reply
+    replica_id: str = ""  # of that reply, or the only one that runs the call
     pieces: list[bytes] = field(default_factory=list)  # received, not written yet
     buffered_bytes: int = 0
     end: ReplyEnd | None = None
@@ -66,7 +66,9 @@ class OpenCall:
         """Apply a part of the reply. Parts of a second execution are ignored."""
         self.has_started = True
         if not reply.pieces and reply.end is None:
-            return  # only a start report: another execution may still reply first
+            if self.execution_id is None:  # another execution may still reply first
+                self.replica_id = replica_id if reply.only_here else ""
+            return
         if self.execution_id is None:
             self.execution_id, self.replied_s = reply.execution_id, now_s
             self.replica_id = replica_id
@@ -234,6 +236,7 @@ class OpenCalls:
         if call is None or call.has_ended:
             return False
         if call.execution_id is None:
+            call.replica_id = ""
             return True
         if call.rerun_requested_s is None:
             call.rerun_requested_s = now_s
@@ -246,16 +249,16 @@ class OpenCalls:
             if call.job.pool in dead and call.execution_id is not None:
                 call.fail(stream_interrupted())
 
-    def fail_streams_of_lost_replicas(self, is_lost: Callable[[str], bool]) -> None:
-        """End the streams that lost replicas have begun.
+    def fail_calls_of_lost_replicas(self, is_lost: Callable[[str], bool]) -> None:
+        """End the calls that lost replicas have begun to answer, or were the only ones to run.
 
         No other replica may ask for them: if their partition moved while they ran on, their offset
-        is committed. A call without a piece may have been sent to the log again, so it goes on.
+        is committed.
         """
-        replica_ids = {call.replica_id for call in self if call.execution_id is not None}
+        replica_ids = {call.replica_id for call in self}
         lost = {replica_id for replica_id in replica_ids if is_lost(replica_id)}
         for call in self if lost else ():
-            if call.execution_id is not None and call.replica_id in lost:
+            if call.replica_id in lost:
                 call.fail(stream_interrupted())
 
     def fail_silent_executions(self, *, now_s: float) -> None:

@@ -30,9 +30,13 @@ def new_calls() -> OpenCalls:
 
 
 def reply(
-    call: OpenCall, execution: UUID, *pieces: bytes, end: ReplyEnd | None = None
+    call: OpenCall,
+    execution: UUID,
+    *pieces: bytes,
+    end: ReplyEnd | None = None,
+    only_here: bool = False,
 ) -> list[Reply]:
-    return [Reply(call.job.job_id, execution, list(pieces), end)]
+    return [Reply(call.job.job_id, execution, list(pieces), end, only_here)]
 
 
 def test_only_the_first_execution_is_used() -> None:
@@ -188,7 +192,22 @@ def test_streams_that_a_lost_replica_has_begun_end() -> None:
     calls.receive_replies(reply(elsewhere, new_uuid(), b"a"), replica_id="live", now_s=1.0)
     calls.receive_replies(reply(started, new_uuid()), replica_id="lost", now_s=1.0)
 
-    calls.fail_streams_of_lost_replicas(lambda replica_id: replica_id == "lost")
+    calls.fail_calls_of_lost_replicas(lambda replica_id: replica_id == "lost")
     assert isinstance(begun.failure, ApiError)
     assert begun.failure.code == stream_interrupted().code
     assert not any(call.has_ended for call in (elsewhere, started, waiting))
+
+
+def test_calls_that_only_a_lost_replica_ran_end_unless_they_were_requeued_or_may_rerun() -> None:
+    calls, execution = new_calls(), new_uuid()
+    only, requeued, rerun, elsewhere = (opened(calls, stream=False) for _ in range(4))
+    for call in (only, requeued, rerun):
+        calls.receive_replies(reply(call, execution, only_here=True), replica_id="lost", now_s=1.0)
+    calls.receive_replies(reply(elsewhere, execution, only_here=True), replica_id="b", now_s=1.0)
+    calls.receive_replies(reply(requeued, execution), replica_id="lost", now_s=2.0)
+    assert calls.decide_rerun(rerun.job.job_id, now_s=2.0)
+
+    calls.fail_calls_of_lost_replicas(lambda replica_id: replica_id == "lost")
+    assert isinstance(only.failure, ApiError)
+    assert only.failure.code == stream_interrupted().code
+    assert not any(call.has_ended for call in (requeued, rerun, elsewhere))

@@ -286,6 +286,22 @@ async def test_an_unavailable_pool_requeues_a_call_to_run_later(replica: OnlineR
     assert replica.log.statuses == [200]
 
 
+async def test_a_call_whose_partition_moves_is_reported_as_only_here_until_it_is_requeued(
+    replica: OnlineReplica,
+) -> None:
+    await replica.hold(call_chunk(2, stream=False), call_chunk(3, stream=False, durable=True))
+    (place,) = {call.partition for call in replica.worker.execution._running.values()}
+    await replica.worker.on_revoke([("other", 1)], lost=False)
+    await replica.worker.on_revoke([place], lost=True)
+    assert not any(reply.only_here for reply in replica.log.replies)
+    await replica.worker.on_revoke([place], lost=False)
+    replica.worker.requeue_all()
+    await replica.wait_ended()
+    moved = [reply.only_here for reply in replica.log.replies if reply.request_id.int == 2]
+    assert moved == [True, False]
+    assert not any(r.only_here for r in replica.log.replies if r.request_id.int == 3)
+
+
 async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams(
     replica: OnlineReplica,
 ) -> None:

@@ -101,6 +101,22 @@ async def test_the_start_is_reported_only_to_a_caller_with_a_start_limit() -> No
     ]
 
 
+async def test_a_caller_is_told_that_a_call_runs_only_here_and_when_that_ends() -> None:
+    log = Log()
+    stream = ReplyStream(publisher(log), CALLER, uuid4(), uuid4())
+    for only_here in (True, False):
+        stream.report_only_here(only_here=only_here)
+        await run_loop()
+    ReplyStream(publisher(log), None, uuid4(), uuid4()).report_only_here(only_here=True)
+    await run_loop()
+
+    replies = [reply for record in log.sent for reply in record.replies]
+    assert [(r.pieces, r.end, r.only_here) for r in replies] == [
+        ([], None, True),
+        ([], None, False),
+    ]
+
+
 async def test_replies_that_fit_no_record_are_split_in_order() -> None:
     log = Log()
     replies = publisher(log)
