@@ -36,7 +36,8 @@ MESSAGE_S_MAX: Final = 20.0
 """Longest time without progress of one message: the other end reads it, or has stopped."""
 
 _POLL_S: Final = 0.2
-_COMMAND: Final = (sys.executable, "-m", "jobs.validation.validation_main")
+# `-P`: the working directory may hold packages with the names of ours.
+_COMMAND: Final = (sys.executable, "-P", "-m", "jobs.validation.validation_main")
 
 
 @dataclass(frozen=True, slots=True)
