@@ -171,15 +171,16 @@ def test_calls_that_ran_on_as_their_partition_moved_end_with_their_replica(
 ) -> None:
     """The offsets of such calls are committed, so no other replica asks for them.
 
-    Nothing was shown of unary calls, but they end as streams do: they may have run.
+    A unary call of such a partition ends as a stream does. One whose partition stayed where it was
+    runs again.
     """
     killed_s = 0.0
-    unary = [text.replace("stream", "unary") for text in texts("moved")[:2]]
+    unary = [text.replace("stream", "unary") for text in texts("moved")[:8]]
     answers: list[Future[httpx.Response]] = []
 
     def move_and_kill() -> None:
         nonlocal killed_s
-        answers.extend(pool.submit(call, stack, 150_000, text, 2000) for text in unary)
+        answers.extend(pool.submit(call, stack, 150_000, text, 600) for text in unary)
         await_true(lambda: all(map(upstream.executions, unary)), "the unary calls to run")
         closing.enter_context(second_replica(stack, tmp_path))
         stack.kill("gpu-consumer")
@@ -195,11 +196,12 @@ def test_calls_that_ran_on_as_their_partition_moved_end_with_their_replica(
         assert {one.error for one in seen} == {"stream_interrupted"}
         assert LOST_S - 2 < ended_s < LOST_S + RECOVERY_S_MAX  # it reported last before the kill
         assert all(len(upstream.executions(one.text)) == 1 for one in seen)
-        replies = [answer.result() for answer in answers]
-        assert time.monotonic() - killed_s < LOST_S + RECOVERY_S_MAX
-        assert {(one.status_code, one.json()["error"]["code"]) for one in replies} == {
-            (502, "stream_interrupted")
-        }
+        ends = [
+            (one.result().status_code, len(upstream.executions(text)))
+            for one, text in zip(answers, unary, strict=True)
+        ]
+        assert set(ends) <= {(502, 1), (200, 2)}, ends
+        assert (502, 1) in ends
 
 
 @pytest.mark.timeout(400)

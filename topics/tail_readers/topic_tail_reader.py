@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -145,6 +146,9 @@ class TopicTailReader:
                 if is_last:
                     raise KafkaUnavailableError(error.args[0].str()) from None
                 time.sleep(_RETRY_S)
+                with suppress(KafkaException):
+                    # A client that saw a partition without a leader does not look for one again.
+                    self._consumer.list_topics(self._name, timeout=_REQUEST_S)
             else:
                 self._unreadable.observe(())
                 return ends
