@@ -6,9 +6,11 @@ partitions.
 """
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from core.clock import Clock
@@ -83,28 +85,33 @@ class PartitionRequests:
         self._add, self._clock = add, clock
         self._without_since_s: float | None = None
         self._asked_s, self._wait_s = 0.0, CHECK_S
-        self._thread: threading.Thread | None = None
-        self._found = Partitions.UNKNOWN
+        self._answer: queue.SimpleQueue[Partitions] | None = None  # of the question that is open
 
     def should_rejoin(self, has_partitions: bool) -> bool:
         """Return whether to leave the group and join it again, so that its leader sees more."""
         now_s = self._clock.monotonic_s()
         if has_partitions or self._without_since_s is None:
             self._without_since_s = None if has_partitions else now_s
-            self._asked_s, self._wait_s = now_s, CHECK_S
+            self._asked_s, self._wait_s, self._answer = now_s, CHECK_S, None
             return False
-        if self._thread is not None:
-            if self._thread.is_alive():
+        if self._answer is not None:
+            try:
+                found = self._answer.get_nowait()
+            except queue.Empty:
                 return False
-            self._thread = None
+            self._answer = None
             is_late = now_s - self._without_since_s >= REJOIN_S
-            return self._found is Partitions.ADDED or (self._found is Partitions.ENOUGH and is_late)
+            return found is Partitions.ADDED or (found is Partitions.ENOUGH and is_late)
         if now_s - self._asked_s >= self._wait_s:
             self._asked_s, self._wait_s = now_s, min(2 * self._wait_s, CHECK_S_MAX)
-            self._thread = threading.Thread(target=self._ask, name="partitions", daemon=True)
-            self._thread.start()
+            self._answer = queue.SimpleQueue()
+            ask = partial(self._ask, self._answer)
+            threading.Thread(target=ask, name="partitions", daemon=True).start()
         return False
 
-    def _ask(self) -> None:
-        self._found = Partitions.UNKNOWN
-        self._found = self._add()
+    def _ask(self, answer: "queue.SimpleQueue[Partitions]") -> None:
+        found = Partitions.UNKNOWN
+        try:
+            found = self._add()
+        finally:
+            answer.put(found)

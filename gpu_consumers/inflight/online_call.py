@@ -47,6 +47,7 @@ class OnlineCall:
     generation: int = 0  # of the partition assignment that delivered it
     attempt: BatchAttempt | None = None  # of this execution, as recorded
     is_charged: bool = False  # the crashes in its last attempt are attributed to it
+    is_requeued: bool = False  # or about to be: another replica may run it
     is_revoked: bool = False  # its partition has another owner, who writes its attempts
     task: asyncio.Task[None] | None = None
     abort_reason: CallAbortReason | None = None

@@ -137,6 +137,7 @@ class CallCompletion:
 
     async def _requeue_call(self, call: OnlineCall) -> None:
         """Requeue a call that has sent no piece."""
+        call.is_requeued = True
         if call.replies.is_only_here:
             call.replies.report_only_here(only_here=False)
         metrics.ITEMS_HANDED_BACK.inc()

@@ -22,7 +22,7 @@ from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
 from topics.clients.offset_tracker import Partition
-from topics.records.records import CallerHeartbeat, Chunk, Item
+from topics.records.records import Batch, CallerHeartbeat, Chunk, Item
 
 COMPLETED_MAX = 100_000
 """Calls that are remembered; the oldest are forgotten first."""
@@ -138,9 +138,13 @@ class CallExecution:
         return [c for c in running if c.partition in partitions and (lost or c.is_durable)]
 
     def report_moved(self, partitions: Collection[Partition]) -> None:
-        """Tell callers of calls that run on, though their partitions move: they are only here."""
-        for call in self._running.values():
-            if call.partition in partitions and not call.is_durable:
+        """Tell callers of started calls that run on, though their partitions move.
+
+        Not while this replica drains: it commits no running call then, and the next owner asks.
+        """
+        for call in [] if self._is_draining else self._running.values():
+            is_here = call.has_started and not call.is_revoked and not call.is_requeued
+            if call.partition in partitions and is_here and _has_only_connections(call.batch):
                 call.replies.report_only_here(only_here=True)
 
     def drain(self) -> None:
@@ -221,3 +225,9 @@ class CallExecution:
                 return False
             call.is_redelivered = False
         return True
+
+
+def _has_only_connections(batch: Batch) -> bool:
+    """Whether all calls of a batch are connection-bound, so that its offset may be committed."""
+    calls = [part.job.call for part in batch.parts]
+    return all(call is not None and not call.durable for call in calls)

@@ -70,7 +70,7 @@ class Stack:
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send one request with the stack's key."""
         headers = {"authorization": f"Bearer {self.key}", **options.pop("headers", {})}
-        return httpx.request(method, self.url + path, headers=headers, timeout=60, **options)
+        return httpx.request(method, self.url + path, headers=headers, **{"timeout": 60, **options})
 
     def pid(self, role: str) -> int | None:
         """Return the process id of a role, or None while it does not run."""

@@ -62,7 +62,8 @@ _QUEUE_RECORDS_MAX = 100_000
 _POLL_S = 0.1
 _REPORT_PARTITIONS_S = 1.0
 _FOREVER_MS = 0
-_METADATA_S_MAX = 2.0
+_METADATA_S_MAX = 0.5
+_NEW_PARTITION_S_MAX = 5.0
 _METADATA_PAUSE_S = 0.005
 _REPORT_S_MAX = 5.0  # from a record's delivery timeout until the report of its failure
 
@@ -183,7 +184,7 @@ class RecordProducer:
                 time.sleep(0.005)  # the poll thread empties the queue
             except KafkaException as error:
                 is_new = error.args[0].code() == KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
-                if not is_new or time.monotonic() > started_s + _METADATA_S_MAX:
+                if not is_new or time.monotonic() > started_s + _NEW_PARTITION_S_MAX:
                     raise _failure(error.args[0]) from None
                 self._read_partitions(topic)
             else:

@@ -289,17 +289,35 @@ async def test_an_unavailable_pool_requeues_a_call_to_run_later(replica: OnlineR
 async def test_a_call_whose_partition_moves_is_reported_as_only_here_until_it_is_requeued(
     replica: OnlineReplica,
 ) -> None:
-    await replica.hold(call_chunk(2, stream=False), call_chunk(3, stream=False, durable=True))
-    (place,) = {call.partition for call in replica.worker.execution._running.values()}
+    await replica.hold(call_chunk(2, stream=False))
+    await replica.hold(call_chunk(3, stream=False, durable=True))
+    calls = replica.worker.execution._running.values()
+    (place,) = {call.partition for call in calls}
     await replica.worker.on_revoke([("other", 1)], lost=False)
-    await replica.worker.on_revoke([place], lost=True)
     assert not any(reply.only_here for reply in replica.log.replies)
     await replica.worker.on_revoke([place], lost=False)
     replica.worker.requeue_all()
+    await replica.worker.on_revoke([place], lost=False)
     await replica.wait_ended()
     moved = [reply.only_here for reply in replica.log.replies if reply.request_id.int == 2]
     assert moved == [True, False]
     assert not any(r.only_here for r in replica.log.replies if r.request_id.int == 3)
+
+
+@pytest.mark.parametrize("state", ["is_revoked", "is_requeued", "draining", "waiting"])
+async def test_a_call_that_another_replica_may_run_is_not_reported_as_only_here(
+    replica: OnlineReplica, state: str
+) -> None:
+    await replica.hold(call_chunk(2, stream=False))
+    (call,) = replica.worker.execution._running.values()
+    if state == "draining":
+        replica.worker.drain()
+    elif state == "waiting":
+        call.has_started = False
+    else:
+        setattr(call, state, True)
+    await replica.worker.on_revoke([call.partition], lost=False)
+    assert not any(reply.only_here for reply in replica.log.replies)
 
 
 async def test_a_drain_requeues_calls_without_pieces_and_ends_other_streams(

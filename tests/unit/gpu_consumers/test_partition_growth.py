@@ -1,5 +1,8 @@
 """Goal: a pool has a partition for each replica, and grows seldom."""
 
+import queue
+from functools import partial
+
 import pytest
 
 from gpu_consumers.partition_growth import (
@@ -11,6 +14,7 @@ from gpu_consumers.partition_growth import (
     partitions_needed,
 )
 from tests.support.clock import ManualClock
+from tests.support.until import until
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,10 @@ def test_partitions_double_until_each_member_has_one(count: int, members: int, n
     assert partitions_needed(count, members) == needed
 
 
+def has_answer(answer: "queue.SimpleQueue[Partitions]") -> bool:
+    return not answer.empty()
+
+
 class Asking:
     """Requests whose answers a test sets, on a clock that it moves."""
 
@@ -48,11 +56,9 @@ class Asking:
         found = []
         for _ in range(seconds):
             self.clock.advance(1)
-            count = len(self.asked_s)
             rejoins = self.requests.should_rejoin(has_partitions=False)
-            if self.requests._thread is not None:
-                self.requests._thread.join()
-                assert len(self.asked_s) == count + 1
+            if (answer := self.requests._answer) is not None:
+                until(partial(has_answer, answer))
                 rejoins = self.requests.should_rejoin(has_partitions=False)
             if rejoins:
                 found.append(self.clock.now_s)
@@ -71,6 +77,16 @@ def test_a_replica_rejoins_late_if_there_are_enough_and_asks_more_and_more_seldo
     assert rejoins[0] > REJOIN_S
     assert asking.asked_s[:5] == [3, 7, 15, 31, 63]
     assert asking.asked_s[-1] - asking.asked_s[-2] == CHECK_S_MAX
+
+
+def test_an_answer_that_comes_after_the_partitions_is_ignored() -> None:
+    asking = Asking(Partitions.ADDED)
+    for seconds in (1, 3):
+        asking.clock.advance(seconds)
+        assert not asking.requests.should_rejoin(has_partitions=False)
+    until(lambda: asking.asked_s)
+    assert not asking.requests.should_rejoin(has_partitions=True)
+    assert asking.rejoins_s(1) == []
 
 
 def test_a_replica_with_partitions_asks_nothing() -> None:
