@@ -30,7 +30,7 @@ CHECK_S_MAX: Final = 60.0
 
 REJOIN_S: Final = 15.0
 """Time without a partition, though there are enough, after which a replica joins its group again:
-whoever added them may have ended before its group saw them. A rebalance takes less."""
+the replica that added them may have ended before its group saw them. A rebalance takes less."""
 
 _LOG = logging.getLogger(__name__)
 

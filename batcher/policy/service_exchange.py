@@ -52,7 +52,7 @@ class ServiceExchange:
         return any(now_s - other.read_s <= SILENCE_S_MAX for other in self._others.values())
 
     def apply(self, report: ServiceReport, *, now_s: float) -> list[RemoteService]:
-        """Apply a report and return what was served since the one before.
+        """Apply a report and return the service of each tenant since the previous report.
 
         The first number of a tenant charges nothing, nor does the first one after a silence: it may
         be of hours, and the tenant would wait as long.

@@ -25,11 +25,11 @@ class ServiceLedger:
         return iter(self._served)
 
     def add(self, tenant_id: UUID, service: float) -> None:
-        """Add what was served."""
+        """Add service of a tenant."""
         self._served[tenant_id] = self._served.get(tenant_id, 0.0) + service
 
     def served(self, tenant_id: UUID) -> float:
-        """Return what was served to a tenant; 0 for an unknown one."""
+        """Return the service of a tenant so far; 0 for an unknown one."""
         return self._served.get(tenant_id, 0.0)
 
     def prune(self, waiting: Container[UUID], *, now_s: float) -> None:

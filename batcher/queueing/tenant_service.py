@@ -37,9 +37,8 @@ def report_service(queues: Queues) -> dict[str, list[TenantService]]:
 
 def prune_service(queues: Queues, *, now_s: float) -> None:
     """Forget tenants that were not served for a while."""
-    for name, waiting in queues.waiting_by_tenant().items():
-        if (pool := queues.pools.get(name)) is not None:
-            pool.ledger.prune(waiting, now_s=now_s)
+    for pool in queues.pools.values():
+        pool.ledger.prune(pool.weights, now_s=now_s)
 
 
 def charge_remote_service(queues: Queues, services: Iterable[RemoteService]) -> None:

@@ -74,8 +74,9 @@ class Grants:
         Items of other epochs count against the limit, except for `NEW_SHARE` of it. Each batcher
         gets what it has waiting and in flight here, within its share of the pool: the one that it
         published, or else, if one of them published none, the part of the waiting items that it
-        has. What is left goes to the same batchers, for items that are on their way; without any it
-        is shared equally. Each has one place at least, so that its first item finds credit.
+        has. The other places go to the same batchers, for items in transit; if no batcher has
+        items, all places are shared equally. Each has one place at least, so that its first item
+        finds credit.
         """
         live = {
             name: account

@@ -176,11 +176,10 @@ class TopicAdmin:
 
     def partition_count(self, topic: Topic) -> int:
         """Return how many partitions a topic has. Raises KafkaUnavailableError."""
-        name = self._settings.topic_prefix + topic.name
-        with self._named_failures():
-            found = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
+        found = self._topic_metadata(topic)
         if found.error is not None or not found.partitions:
-            raise KafkaUnavailableError(f"the partitions of {name} are not known yet", topic=name)
+            text = f"the partitions of {found.topic} are not known yet"
+            raise KafkaUnavailableError(text, topic=found.topic)
         return len(found.partitions)
 
     def add_partitions(self, topic: Topic, count: int) -> None:
@@ -202,13 +201,10 @@ class TopicAdmin:
 
         They have no leader or too few in-sync replicas. Raises KafkaUnavailableError.
         """
-        name = self._settings.topic_prefix + topic.name
-        with self._named_failures():
-            listed = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S)
         replicas_min = self._settings.min_insync_replicas
         return frozenset(
             number
-            for number, found in listed.topics[name].partitions.items()
+            for number, found in self._topic_metadata(topic).partitions.items()
             if found.leader < 0 or len(found.isrs) < replicas_min
         )
 
@@ -271,6 +267,12 @@ class TopicAdmin:
             options |= {"group.id": group, "enable.auto.commit": False}
             self._readers[group] = new_client(Consumer, options)
         return self._readers[group]
+
+    def _topic_metadata(self, topic: Topic) -> TopicMetadata:
+        name = self._settings.topic_prefix + topic.name
+        with self._named_failures():
+            listed = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S)
+        return listed.topics[name]
 
     def _metadata_with(self, names: Set[str]) -> dict[str, TopicMetadata]:
         """Retry for a time until the broker that answers knows `names`, as another one does."""
