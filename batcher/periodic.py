@@ -10,7 +10,7 @@ from batcher.faust_app.request_stream import RequestStream, group_of
 from batcher.inbound.record_handler import RecordHandler
 from batcher.outbound.capacity_reader import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
-from batcher.outbound.service_reports import ServicePublisher
+from batcher.outbound.service_publisher import ServicePublisher
 from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
 from batcher.queueing.maintenance import QueueMaintenance

@@ -21,16 +21,18 @@ from batcher.inbound.unreadable_records import send_unreadable
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
 from batcher.outbound.capacity_reader import CapacityReader, DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
-from batcher.outbound.service_reports import ServicePublisher, ServiceReader
+from batcher.outbound.record_reader import RecordReader
+from batcher.outbound.service_publisher import ServicePublisher
 from batcher.periodic import PeriodicTasks
 from batcher.policy.batch_closing import BatchLimits
+from batcher.policy.compute_model import ComputeModel
 from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
 from batcher.policy.sticky_partitioner import STICKY_S
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
-from batcher.queueing.tenant_service import charge_remote_service
+from batcher.queueing.tenant_service import charge_corrections, charge_remote_service
 from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import Clock
@@ -46,9 +48,9 @@ from topics.clients.record_fetcher import RecordFetcher
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
-from topics.records.catalogue import REQUESTS
+from topics.records.catalogue import REQUESTS, SERVICE, USAGE
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity, ServiceReport
+from topics.records.records import Capacity, ServiceReport, UsageReport
 from topics.settings import KafkaSettings
 from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
@@ -144,13 +146,24 @@ class Batcher:
             on_capacity=partial(self._call_from_thread, self._record_capacity),
             on_failure=partial(self._call_from_thread, self.on_failure),
         )
-        self._service_reader = ServiceReader(
+        self._service_reader = RecordReader(
             kafka,
+            SERVICE,
+            ServiceReport,
             client_id=client_id,
-            on_reports=partial(self._call_from_thread, self._apply_service),
+            on_records=partial(self._call_from_thread, self._apply_service),
+            on_failure=partial(self._call_from_thread, self.on_failure),
+        )
+        self._usage_reader = RecordReader(
+            kafka,
+            USAGE,
+            UsageReport,
+            client_id=client_id,
+            on_records=partial(self._call_from_thread, self._apply_usage),
             on_failure=partial(self._call_from_thread, self.on_failure),
         )
         self._exchange = ServiceExchange(client_id, job_class)
+        self._compute = ComputeModel()
         self._clock = DatabaseClock(clock, deps.read_database_time)
         self._check_commits = deps.check_commits
         self._app = build_app(kafka, settings, deps.datadir)
@@ -175,6 +188,7 @@ class Batcher:
             bytes_max=settings.held_bytes_max,
             deferred_max=settings.deferred_records_max if settings.job_class == "bulk" else 0,
             rank=drop_policy.rank,
+            output_weight=self._compute.output_weight,
         )
         self._record_handler = RecordHandler(
             queues,
@@ -201,6 +215,7 @@ class Batcher:
             self._ledger,
             self._sender,
             limits=batch_limits(settings),
+            compute=self._compute,
             settle_if_obsolete=obsolete_items.settle_if_obsolete,
             clock=self._clock,
         )
@@ -321,6 +336,7 @@ class Batcher:
                 self._callers.start(timeout_s)
             self._capacity_reader.start(timeout_s)
             self._service_reader.start()
+            self._usage_reader.start()
             self._stream.remove_predecessor()
         finally:
             self._is_connecting = False
@@ -329,6 +345,7 @@ class Batcher:
         """Close every connection but Faust's; blocks."""
         self._capacity_reader.stop()
         self._service_reader.stop()
+        self._usage_reader.stop()
         self._fetcher.close()
         if self._callers is not None:
             self._callers.stop()
@@ -339,12 +356,18 @@ class Batcher:
         now_s = self._clock.monotonic_s()
         for capacity in capacities:
             self._ledger.record_capacity(capacity, now_s=now_s)
+            self._compute.record_capacity(capacity)
         self.wake()
 
     def _apply_service(self, reports: list[ServiceReport]) -> None:
         now_s = self._clock.monotonic_s()
         for report in reports:
             charge_remote_service(self._queues, self._exchange.apply(report, now_s=now_s))
+
+    def _apply_usage(self, reports: list[UsageReport]) -> None:
+        for report in reports:
+            if report.job_class == self._settings.job_class:
+                charge_corrections(self._queues, report)
 
     def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
         sent = send_unreadable(self._producer, self._dead_letters, record, on_delivery)

@@ -58,6 +58,7 @@ class Replica:
             asyncio.create_task(work())
             for work in (
                 *(worker.capacity.run for worker in self.workers),
+                *(worker.capacity.usage.run for worker in self.workers),
                 *self.background,
                 self._update_metrics,
             )

@@ -269,7 +269,7 @@ class CallPipeline:
         if job is not None:
             call = OpenCall(job, now_s=self._online.clock.monotonic_s())
             charge, line_bytes = admitted.charge, admitted.prepared.line_bytes
-            body, tokens = admitted.planned.parsed.body, charge.expected_tokens
+            body, tokens = admitted.planned.parsed.body, charge.estimate
             settle_charge(self._online.charges, charge, call, now_s=call.opened_s)
             with suppress(ApiError):
                 self._online.sender.send(call, call_item(job, body, tokens, line_bytes))
@@ -312,7 +312,7 @@ class CallPipeline:
     def _produce(self, admitted: AdmittedCall, call: OpenCall, line_bytes: int) -> None:
         """Produce the record and free the body: thousands of calls may wait. Raises ApiError."""
         parsed = admitted.planned.parsed
-        item = call_item(call.job, parsed.body, admitted.charge.expected_tokens, line_bytes)
+        item = call_item(call.job, parsed.body, admitted.charge.estimate, line_bytes)
         self._online.sender.send(call, encrypt_item(call.job, item, call.cipher))
         parsed.body = b""
         admitted.exchange.body_reservation.release()

@@ -117,5 +117,7 @@ def failed_outcomes(named: ItemRange, headers: dict[str, bytes]) -> Outcomes:
 
 def _is_in_range(item: Item) -> bool:
     return (
-        0 <= item.index <= NUMBER_MAX and 1 <= item.attempt <= ATTEMPT_MAX and item.token_count >= 0
+        0 <= item.index <= NUMBER_MAX
+        and 1 <= item.attempt <= ATTEMPT_MAX
+        and 0 <= item.output_token_count <= item.token_count
     )

@@ -217,7 +217,7 @@ def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk
 def _merge_job_chunks(chunks: Sequence[BufferedChunk], now_s: float) -> Chunk:
     """Return chunks of one job as one, which has waited as long as the oldest of them."""
     if len(chunks) == 1:
-        return chunks[0].to_record(now_s - chunks[0].ticket.arrived_s)
+        return chunks[0].to_part(now_s - chunks[0].ticket.arrived_s)
     items = [item for chunk in chunks for item in chunk.items]
     items.sort(key=lambda item: item.index)
     return Chunk(
@@ -225,6 +225,7 @@ def _merge_job_chunks(chunks: Sequence[BufferedChunk], now_s: float) -> Chunk:
         items,
         redelivered=any(chunk.redelivered for chunk in chunks),
         waited_s=max(now_s - chunk.ticket.arrived_s for chunk in chunks),
+        charged=sum(chunk.charged for chunk in chunks),
     )
 
 

@@ -21,6 +21,7 @@ from batcher.policy.batch_closing import (
     item_count_cap,
     turn_items,
 )
+from batcher.policy.compute_model import ComputeModel
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue
@@ -37,19 +38,20 @@ TIMER_S_MIN = 0.001
 class Dispatcher:
     """Turns buffered chunks into batches; every method runs on the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what each step needs
         self,
         queues: Queues,
         ledger: CreditLedger,
         sender: BatchSender,
         *,
         limits: BatchLimits,
+        compute: ComputeModel,
         settle_if_obsolete: Callable[[BufferedChunk], bool],
         clock: Clock,
     ) -> None:
         """`settle_if_obsolete` settles an obsolete chunk and returns whether it did."""
         self._queues, self._ledger, self._sender = queues, ledger, sender
-        self._limits, self._clock = limits, clock
+        self._limits, self._compute, self._clock = limits, compute, clock
         self._settle_if_obsolete = settle_if_obsolete
         self._work_available = asyncio.Event()
         self._not_full = asyncio.Event()
@@ -112,12 +114,7 @@ class Dispatcher:
         )
         limits = replace(self._limits, item_count_max=cap)
         for queue in pool.by_fairness():
-            candidate = BatchCandidate(
-                item_count=min(queue.item_count, replica.free),
-                token_count=queue.token_count if queue.item_count <= replica.free else 0,
-                since_s=max(queue.since_s, replica.free_since_s),
-                deadline_s=queue.deadline_s,
-            )
+            candidate = self._candidate(queue, replica)
             reason = close_reason(candidate, limits=limits, idle=replica.idle, now=now)
             if reason is not None:
                 self._send(queue, replica, min(cap, replica.free), reason, now)
@@ -125,6 +122,23 @@ class Dispatcher:
             at_s = closes_at_s(candidate, limits=limits, now=now)
             due_s = at_s if due_s is None else min(due_s, at_s)
         return due_s
+
+    def _candidate(self, queue: BatchKeyQueue, replica: ReplicaCredit) -> BatchCandidate:
+        """Return the batch that `queue` could send to `replica` now."""
+        part = min(1.0, replica.free / queue.item_count)
+        output = queue.output_token_count * part
+        return BatchCandidate(
+            item_count=min(queue.item_count, replica.free),
+            token_count=queue.token_count if queue.item_count <= replica.free else 0,
+            since_s=max(queue.since_s, replica.free_since_s),
+            deadline_s=queue.deadline_s,
+            compute_s=self._compute.batch_s(
+                replica.capacity,
+                queue.key.endpoint,
+                prompt=queue.token_count * part - output,
+                output=output,
+            ),
+        )
 
     def _send(
         self,

@@ -35,7 +35,7 @@ class BatchLimits:
     token_count_max: int  # prompt plus expected output; a larger item forms a batch alone
     run_s_max: float  # of the replica's measured throughput
     wait_s_max: float  # from the moment when both an item and credit are available
-    slack_s_min: float  # time to the earliest deadline below which a batch does not wait
+    slack_s_min: float  # margin between the expected end of a batch and its earliest deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class BatchCandidate:
     token_count: int
     since_s: float  # monotonic: when items and credit were available, or the last batch left
     deadline_s: float  # the earliest deadline or a lower bound of it; seconds since the epoch
+    compute_s: float = 0.0  # until it is executed, if it is sent now
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def close_reason(
         return BatchCloseReason.TOKEN_COUNT
     if idle:
         return BatchCloseReason.IDLE
-    if candidate.deadline_s - now.wall_s <= limits.slack_s_min:
+    if _wait_s_max(candidate, limits, now) <= 0:
         return BatchCloseReason.DEADLINE
     if now.monotonic_s >= candidate.since_s + limits.wait_s_max:
         return BatchCloseReason.WAIT
@@ -80,8 +81,13 @@ def close_reason(
 
 def closes_at_s(candidate: BatchCandidate, *, limits: BatchLimits, now: Instant) -> float:
     """Return the monotonic time at which the batch closes if nothing else arrives."""
-    slack_s = candidate.deadline_s - limits.slack_s_min - now.wall_s
-    return min(candidate.since_s + limits.wait_s_max, now.monotonic_s + slack_s)
+    until_slack_s = now.monotonic_s + _wait_s_max(candidate, limits, now)
+    return min(candidate.since_s + limits.wait_s_max, until_slack_s)
+
+
+def _wait_s_max(candidate: BatchCandidate, limits: BatchLimits, now: Instant) -> float:
+    """Return how long the batch may still wait: deadline - now - estimated compute - margin."""
+    return candidate.deadline_s - now.wall_s - candidate.compute_s - limits.slack_s_min
 
 
 def item_count_cap(limits: BatchLimits, *, items_per_s: float, concurrency: int) -> int:

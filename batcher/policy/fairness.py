@@ -11,13 +11,13 @@ from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 K = TypeVar("K", bound=Hashable)
 
 
-def service_cost(token_count: int, weight: int = 1) -> float:
-    """Return what a service of so many tokens costs a client of this weight.
+def service_cost(tokens: float, weight: int = 1) -> float:
+    """Return what a service of so many weighted tokens costs a client of this weight.
 
     A client of twice the weight is charged half, so it gets twice as much (4.3). A service costs at
     least one token.
     """
-    return max(1, token_count) / max(1, weight)
+    return max(1.0, tokens) / max(1, weight)
 
 
 class VirtualCounters(Generic[K]):

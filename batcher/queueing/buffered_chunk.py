@@ -45,7 +45,17 @@ def chunk_bytes(job: JobRef) -> int:
 class BufferedChunk:
     """A chunk that waits for dispatch; items leave it from the front."""
 
-    __slots__ = ("byte_count", "is_removed", "items", "job", "redelivered", "ticket", "token_count")
+    __slots__ = (
+        "byte_count",
+        "charged",
+        "is_removed",
+        "items",
+        "job",
+        "output_token_count",
+        "redelivered",
+        "ticket",
+        "token_count",
+    )
 
     def __init__(
         self, job: JobRef, items: list[Item], ticket: AckTicket, *, redelivered: bool = False
@@ -56,6 +66,8 @@ class BufferedChunk:
         self.ticket = ticket
         self.redelivered = redelivered
         self.token_count = sum(item.token_count for item in items)
+        self.output_token_count = sum(item.output_token_count for item in items)  # part of it
+        self.charged = 0.0  # weighted tokens, once it is taken for a batch
         # A custom id may take four bytes a character, and a batch must never outgrow its record.
         self.byte_count = chunk_bytes(job) + sum(
             len(item.body) + 4 * len(item.custom_id) + ITEM_OVERHEAD_BYTES for item in items
@@ -74,9 +86,18 @@ class BufferedChunk:
         )
         self.items = self.items[count:]
         self.token_count -= front.token_count
+        self.output_token_count -= front.output_token_count
         self.byte_count -= front.byte_count - chunk_bytes(self.job)
         return front
 
-    def to_record(self, waited_s: float = 0.0) -> Chunk:
-        """Return the chunk as a record; `waited_s` is set for dispatched chunks."""
-        return Chunk(self.job, self.items, self.redelivered, waited_s)
+    def cost(self, output_weight: float) -> float:
+        """Return its prompt tokens, and its output tokens times their weight."""
+        return self.token_count + (output_weight - 1) * self.output_token_count
+
+    def to_record(self) -> Chunk:
+        """Return the chunk as a record of `requests.*`."""
+        return Chunk(self.job, self.items, self.redelivered)
+
+    def to_part(self, waited_s: float) -> Chunk:
+        """Return the chunk as a part of a batch, after `waited_s` in the queues."""
+        return Chunk(self.job, self.items, self.redelivered, waited_s, self.charged)

@@ -97,10 +97,10 @@ class TenantQueue:
         """The earliest deadline among the next chunks of all jobs."""
         return min(queue.first().job.deadline_s for queue in self._jobs.values())
 
-    def charge(self, job: JobRef, token_count: int) -> None:
+    def charge(self, job: JobRef, tokens: float) -> None:
         """Charge a job for served tokens."""
         job_id = job_key(job)
-        self._counters.charge(job_id, service_cost(token_count))
+        self._counters.charge(job_id, service_cost(tokens))
         self._update_order(job_id, self._jobs[job_id])
 
     def update_ranks(self, rank: Callable[[JobRef], int]) -> None:
@@ -125,6 +125,7 @@ class BatchKeyQueue:
         self.tenants: dict[UUID, TenantQueue] = {}
         self.item_count = 0
         self.token_count = 0
+        self.output_token_count = 0
         self.since_s = 0.0
         self.deadline_s = float("inf")  # a lower bound of the earliest, exact after `update_ranks`
 
@@ -140,12 +141,12 @@ class PoolQueue:
     item_count: int = 0
     last_added_s: float = float("-inf")  # monotonic
 
-    def charge(self, job: JobRef, token_count: int) -> None:
-        """Charge the tenant of a job for tokens that this batcher serves.
+    def charge(self, job: JobRef, tokens: float) -> None:
+        """Charge the tenant of a job for weighted tokens that this batcher serves.
 
         The weight is that of the record read last: it may have changed since this one was emitted.
         """
-        service = service_cost(token_count, self.weights.get(job.tenant_id, job.weight))
+        service = service_cost(tokens, self.weights.get(job.tenant_id, job.weight))
         self.counters.charge(job.tenant_id, service)
         self.ledger.add(job.tenant_id, service)
 

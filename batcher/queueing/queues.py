@@ -30,13 +30,15 @@ class Queues:
         bytes_max: int,
         deferred_max: int = 0,
         rank: Callable[[JobRef], int] = lambda _: 0,
+        output_weight: Callable[[str, str], float] = lambda _pool, _endpoint: 1.0,
     ) -> None:
         """`rank` orders the jobs of a tenant, the lowest first.
 
+        `output_weight` returns what an output token of a pool and endpoint costs in prompt tokens.
         With a `deferred_max` of 0 no record is deferred: every chunk is buffered until all is full.
         """
         self._items, self._bytes = BufferUsage(items_max), BufferUsage(bytes_max)
-        self._rank = rank
+        self._rank, self._output_weight = rank, output_weight
         self.pools: dict[str, PoolQueue] = {}
         self.item_count = 0
         self.byte_count = 0
@@ -218,10 +220,10 @@ class Queues:
         return front
 
     def _charge(self, queue: BatchKeyQueue, front: BufferedChunk) -> None:
-        job = front.job
-        pool = self.pools[queue.key.pool]
-        pool.charge(job, front.token_count)
-        queue.tenants[job.tenant_id].charge(job, front.token_count)
+        job, key = front.job, queue.key
+        front.charged = front.cost(self._output_weight(key.pool, key.endpoint))
+        self.pools[key.pool].charge(job, front.charged)
+        queue.tenants[job.tenant_id].charge(job, front.charged)
 
     def _count(
         self, pool: PoolQueue, queue: BatchKeyQueue, chunk: BufferedChunk, sign: int
@@ -229,6 +231,7 @@ class Queues:
         items = sign * len(chunk.items)
         queue.item_count += items
         queue.token_count += sign * chunk.token_count
+        queue.output_token_count += sign * chunk.output_token_count
         pool.item_count += items
         self.item_count += items
         self.byte_count += sign * chunk.byte_count

@@ -6,7 +6,7 @@ from typing import Final
 
 from batcher.policy.service_exchange import RemoteService, ServiceExchange
 from batcher.queueing.queues import Queues
-from topics.records.records import TenantService
+from topics.records.records import TenantService, UsageReport
 
 TENANTS_MAX: Final = 2_000
 """Tenants of a pool in one report. Of further ones each batcher knows its own service only."""
@@ -46,6 +46,13 @@ def charge_remote_service(queues: Queues, services: Iterable[RemoteService]) -> 
     for pool_name, tenant_id, service in services:
         if (pool := queues.pools.get(pool_name)) is not None:
             pool.counters.charge_if_known(tenant_id, service)
+
+
+def charge_corrections(queues: Queues, report: UsageReport) -> None:
+    """Charge tenants for what their items used at a replica beyond the estimates."""
+    if (pool := queues.pools.get(report.pool)) is not None:
+        for one in report.tenants:
+            pool.counters.charge_if_known(one.tenant_id, one.correction)
 
 
 def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> dict[str, float]:

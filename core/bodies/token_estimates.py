@@ -27,6 +27,11 @@ class TokenEstimate(msgspec.Struct, frozen=True, gc=False):
     output_bound: int  # what its field or the context allows: the most that it may use
     output_expected: int  # at most the bound
 
+    @property
+    def expected_total(self) -> int:
+        """The prompt and the expected output."""
+        return min(self.prompt + self.output_expected, CONTEXT_TOKENS_MAX)
+
 
 class RequestedTokens(msgspec.Struct, frozen=True, gc=False):
     """What a body says about its tokens."""
@@ -48,14 +53,18 @@ class RequestedTokens(msgspec.Struct, frozen=True, gc=False):
         output_expected = min(round(expected * self.sequences), output_bound)
         return TokenEstimate(self.prompt, output_bound, output_expected)
 
-    def expected_total(self, expected: float) -> int:
-        """Return the prompt and the output, with `expected` tokens for each sequence.
+    def expected_output(self, expected: float) -> int:
+        """Return the output, with `expected` tokens for each sequence.
 
         Intake calls it for every item, so it does not build a `TokenEstimate`.
         """
         output = round(expected * self.sequences)
         if self.limit is not None and output > self.limit * self.sequences:
             output = self.limit * self.sequences
+        return output if output < CONTEXT_TOKENS_MAX else CONTEXT_TOKENS_MAX
+
+    def total_with(self, output: int) -> int:
+        """Return the tokens of the prompt and of such an output."""
         total = self.prompt + output
         return total if total < CONTEXT_TOKENS_MAX else CONTEXT_TOKENS_MAX
 

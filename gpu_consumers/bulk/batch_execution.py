@@ -15,6 +15,7 @@ from gpu_consumers import metrics
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
+from gpu_consumers.flow_control.token_usage import item_charges
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,
     BatchRun,
@@ -39,7 +40,8 @@ from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from topics.clients.producer import RecordProducer
-from topics.records.records import AttemptUnit, JobRef
+from topics.records.attempts import AttemptUnit
+from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,17 +67,21 @@ class BatchExecution:
         Nothing is dropped of a redelivered batch: its attempts name positions in the record.
         """
         batch = delivered.batch
-        items = [
-            (part.job, item)
-            for part in batch.parts
-            if delivered.is_redelivered or not self._drop_items(part.job, len(part.items))
-            for item in part.items
-        ]
+        items: list[tuple[JobRef, Item]] = []
+        token_charges: list[float] = []
+        is_charged = all(part.charged is not None for part in batch.parts)
+        for part in batch.parts:
+            charges = item_charges(part) if is_charged else []
+            if delivered.is_redelivered or not self._drop_items(part.job, len(part.items)):
+                items += [(part.job, item) for item in part.items]
+                token_charges += charges
+            else:
+                self.capacity.usage.settle(part.job, [(None, charge) for charge in charges])
         total = sum(len(part.items) for part in batch.parts)
         metrics.BATCH_ITEMS.observe(total)
         self.capacity.record_arrival(batch, total)
         self.capacity.record_end(batch, total - len(items))
-        run = BatchRun(delivered, items, PendingSends(self.producer))
+        run = BatchRun(delivered, items, PendingSends(self.producer), token_charges)
         if self._requeues_new_runs:
             run.abort_reason = BatchAbortReason.REQUEUE
         self.runs.add(run)
@@ -86,6 +92,9 @@ class BatchExecution:
         open_count = len(run.items) - len(run.answers) - len(run.released)
         self.capacity.record_end(run.delivered.batch, open_count)
         self.runs.discard(run)
+        is_lost = run.abort_reason is BatchAbortReason.LOST  # the new owner settles its items
+        if len(run.answers) < len(run.items) and not is_lost:
+            self._settle(run, [p for p in range(len(run.items)) if p not in run.answers])
 
     def requeue_all(self) -> None:
         """Abort present and future batches: answers are published, other items requeued."""
@@ -133,6 +142,7 @@ class BatchExecution:
         """Answer an item without the engine."""
         run.answers[position] = answer
         self._release_credit(run, [position])
+        self._settle(run, [position])
 
     async def publish_outcomes(
         self, run: BatchRun, positions: Sequence[int], *, requeues: bool
@@ -232,6 +242,7 @@ class BatchExecution:
                 self.capacity.record_answers(len(new_answers))
                 self.attribution.host.record_answers(len(new_answers))
                 self._release_credit(run, new_answers)
+                self._settle(run, new_answers)
                 newest = new_answers[-1]
                 self.capacity.output_samples.add(job, bodies[newest], answers[newest])
                 new_answers.clear()
@@ -256,6 +267,14 @@ class BatchExecution:
         finally:
             has_returned = True
             release_credit()
+
+    def _settle(self, run: BatchRun, positions: Sequence[int]) -> None:
+        """Report what items used that are answered, or that end without an answer."""
+        if not run.token_charges:
+            return
+        for job, of_job in group_by_job(run.items, positions):
+            ended = [(run.answers.get(p), run.token_charges[p]) for p in of_job]
+            self.capacity.usage.settle(job, ended)
 
     def _release_unanswered(self, run: BatchRun, positions: Sequence[int]) -> None:
         """Release the credit of dropped items: the rest of their batch may run for long."""

@@ -17,6 +17,7 @@ from gpu_consumers.flow_control.grants import (
 )
 from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
 from gpu_consumers.flow_control.output_samples import OutputSamples
+from gpu_consumers.flow_control.token_usage import TokenUsage
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY
@@ -74,6 +75,7 @@ class CapacityPublisher:
         self._grants = Grants()
         self._in_flight_jobs = InFlightJobs()
         self.output_samples = OutputSamples()
+        self.usage = TokenUsage(producer, identity.replica_id, identity.pool, identity.job_class)
         self._epoch = int(clock.wall_s() * 1000) << 12  # leaves 12 bits for epochs of this process
         self._partitions: list[int] = []
         self._in_flight = 0
@@ -172,7 +174,7 @@ class CapacityPublisher:
                     await self._wake.wait()
             now_s = self._clock.monotonic_s()
             if now_s - measured_s >= REPEAT_S:
-                self._rate.update(self._in_flight, concurrency=self._concurrency(), now_s=now_s)
+                self._measure(now_s)
                 measured_s = now_s
             self._publish(now_s)
 
@@ -180,6 +182,12 @@ class CapacityPublisher:
         """Publish that this replica accepts nothing any more; its last record."""
         self._limit_override = 0
         self._publish(self._clock.monotonic_s())
+        self.usage.publish()
+
+    def _measure(self, now_s: float) -> None:
+        closed = self._rate.update(self._in_flight, concurrency=self._concurrency(), now_s=now_s)
+        if closed is not None:
+            self.usage.rates.close_window(closed.busy_s, was_full=closed.was_full)
 
     def _limit(self) -> int:
         if self._limit_override is not None:
@@ -205,6 +213,7 @@ class CapacityPublisher:
             in_danger=self._has_suspects(),
             in_flight_jobs=self._in_flight_jobs.job_ids_to_publish(now_s=now_s),
             output_means=self.output_samples.means_to_publish(now_s=now_s),
+            compute=self.usage.rates.measured(),
         )
         if not self._producer.has_space(CAPACITY.name, 0):
             return  # a newer record will be sent

@@ -6,7 +6,7 @@ changes nothing. Pure: time and demand are arguments.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from core.fair_shares import fair_shares
 
@@ -162,6 +162,13 @@ WINDOW_S_MAX: Final = 30.0
 _LONG_WINDOW_S: Final = 1.0  # from this length on, an open window limits the rate
 
 
+class ClosedWindow(NamedTuple):
+    """A window that has ended."""
+
+    busy_s: float
+    was_full: bool  # as many items as run at once were here
+
+
 class MeasuredRate:
     """The smoothed rate and the open window."""
 
@@ -187,18 +194,24 @@ class MeasuredRate:
         """Count items that the engine has answered."""
         self._answered += count
 
-    def update(self, in_flight: int, *, concurrency: int, now_s: float) -> None:
-        """Close the window if it holds enough answers; `concurrency` items run at once."""
+    def update(self, in_flight: int, *, concurrency: int, now_s: float) -> ClosedWindow | None:
+        """Close the window and return it if it holds enough answers.
+
+        `concurrency` items run at once.
+        """
         busy_s = self._window_s(now_s)
         together = max(1, min(concurrency, self._in_flight_max))
         if self._answered >= together or (self._answered and busy_s >= WINDOW_S_MAX):
             newest = self._answered / max(WINDOW_S_MIN, busy_s)
             weight = RATE_WEIGHT if self.items_per_s > 0 else 1.0
             self.items_per_s += weight * (newest - self.items_per_s)
+            closed = ClosedWindow(busy_s, self._in_flight_max >= concurrency)
             self._answered, self._in_flight_max, self._busy_s = 0, in_flight, 0.0
             self._busy_since_s = now_s if in_flight else None
-        elif busy_s >= _LONG_WINDOW_S:
+            return closed
+        if busy_s >= _LONG_WINDOW_S:
             self.items_per_s = min(self.items_per_s, (self._answered + together) / busy_s)
+        return None
 
     def _window_s(self, now_s: float) -> float:
         return self._busy_s + (0.0 if self._busy_since_s is None else now_s - self._busy_since_s)

@@ -49,6 +49,7 @@ class BatchRun:
     delivered: DeliveredBatch
     items: list[tuple[JobRef, Item]]
     sends: PendingSends  # its outcomes and requeued items
+    token_charges: list[float] = field(default_factory=list)  # of each item; empty: unknown
     answers: dict[int, EngineAnswer] = field(default_factory=dict)
     published: set[int] = field(default_factory=set)  # positions whose answer was sent or requeued
     released: set[int] = field(default_factory=set)  # positions whose credit is back, unanswered

@@ -3,13 +3,15 @@
 import asyncio
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
 from gpu_consumers.inflight.replies import ReplyStream
 from storage.crypto.body_ciphers import BodyCipher
 from topics.clients.offset_tracker import Partition
-from topics.records.records import Batch, BatchAttempt, Item, JobRef
+from topics.records.attempts import BatchAttempt
+from topics.records.records import Batch, Item, JobRef
 
 
 class CallAbortReason(StrEnum):
@@ -26,7 +28,8 @@ class CallAbortReason(StrEnum):
     UNPERMITTED = "unpermitted"  # it was redelivered, and its caller did not permit a rerun
 
 
-_NO_ANSWER = EngineAnswer(0, b"")
+NO_ANSWER: Final = EngineAnswer(0, b"")
+"""Token counts of an execution that are not known."""
 
 REQUEUED = frozenset({CallAbortReason.POOL, CallAbortReason.DRAIN})
 """Reasons that are no fault of the call: it may run on another replica, or later."""
@@ -43,6 +46,7 @@ class OnlineCall:
     arrived_s: float  # monotonic
     is_redelivered: bool  # and its caller has not permitted a rerun yet
     waited_s: float  # in the batcher
+    token_charge: float | None  # weighted tokens, charged to its tenant; None: unknown
     partition: Partition  # from which it was delivered
     generation: int = 0  # of the partition assignment that delivered it
     attempt: BatchAttempt | None = None  # of this execution, as recorded
@@ -121,7 +125,7 @@ class OnlineCall:
         if not self.is_abortable or self.abort_reason is not None:
             return False
         self.abort_reason = reason
-        self.executed = self.meter.with_usage(_NO_ANSWER)
+        self.executed = self.meter.with_usage(NO_ANSWER)
         return True
 
     def _cancel(self) -> None:

@@ -16,7 +16,7 @@ from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
-from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
+from gpu_consumers.inflight.online_call import NO_ANSWER, CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import ReplyPublisher, ReplyStream
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_server import CallServer
@@ -169,6 +169,7 @@ class CallExecution:
             arrived_s=arrived_s,
             is_redelivered=delivered.is_redelivered or part.redelivered,
             waited_s=part.waited_s,
+            token_charge=part.charged,
             partition=(delivered.record.topic, delivered.record.partition),
             generation=delivered.generation,
         )
@@ -176,6 +177,7 @@ class CallExecution:
     async def _execute_call(self, call: OnlineCall) -> EngineAnswer | None:
         """Return the answer of the engine; None when the call was aborted."""
         is_suspect = call.is_redelivered
+        answer: EngineAnswer | None = None
         try:
             if not await self._admit_call(call):
                 return None
@@ -209,6 +211,15 @@ class CallExecution:
         finally:
             call.end_execution()
             self.capacity.record_end(call.batch, 1)
+            self._settle(call, answer)
+
+    def _settle(self, call: OnlineCall, answer: EngineAnswer | None) -> None:
+        """Report what a call used that has ended here."""
+        if call.token_charge is None:
+            return
+        if answer is None and call.has_started:  # aborted, with the token counts so far, if known
+            answer = call.executed or NO_ANSWER
+        self.capacity.usage.settle(call.job, [(answer, call.token_charge)])
 
     async def _admit_call(self, call: OnlineCall) -> bool:
         """Check liveness and permission; if the call must not run, set the reason, return False."""

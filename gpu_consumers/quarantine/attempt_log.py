@@ -13,10 +13,10 @@ from uuid import UUID
 
 from topics.clients.producer import RecordProducer
 from topics.errors import KafkaUnavailableError
+from topics.records.attempts import BatchAttempt
 from topics.records.catalogue import ATTEMPTS
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import BatchAttempt
 from topics.settings import KafkaSettings
 from topics.tail_readers.tail_reader_thread import decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from core.ids import new_uuid
 from gpu_consumers.quarantine.host_history import SERVED_ROUNDS, TRUSTED, HostVerdict
-from topics.records.records import BatchAttempt
+from topics.records.attempts import BatchAttempt
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 from uuid import UUID
 
-from topics.records.records import BatchAttempt, ProcessEnd, ReplicaProcess
+from topics.records.attempts import BatchAttempt, ProcessEnd, ReplicaProcess
 
 UNEXPLAINED_ENDS_MAX: Final = 6
 """A host with more unexplained ends is failing. A poison item ends the process in its batch and in

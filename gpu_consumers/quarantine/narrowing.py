@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gpu_consumers.quarantine.host_history import TRUSTED, HostVerdict, ran_alone
-from topics.records.records import AttemptUnit, BatchAttempt
+from topics.records.attempts import AttemptUnit, BatchAttempt
 
 SPLIT_COUNT = 10
 """Units that one unit is split into."""

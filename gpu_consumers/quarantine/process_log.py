@@ -26,9 +26,9 @@ from gpu_consumers.quarantine.host_health import HostHealth
 from gpu_consumers.quarantine.host_history import ENDS_KEPT, assess_host, ends_after
 from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError, KafkaUnavailableError
+from topics.records.attempts import BatchAttempt, ProcessEnd, ReplicaProcess
 from topics.records.catalogue import ATTEMPTS
 from topics.records.codec import encode, kind_headers
-from topics.records.records import BatchAttempt, ProcessEnd, ReplicaProcess
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)

@@ -43,8 +43,8 @@ from gpu_consumers.quarantine.narrowing import (
     split_unit,
 )
 from gpu_consumers.quarantine.other_hosts import OtherHosts
+from topics.records.attempts import AttemptUnit, BatchAttempt
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import AttemptUnit, BatchAttempt
 
 _LOG = logging.getLogger(__name__)
 SUSPECT_DELAY_S: Final = 1.0

@@ -20,7 +20,8 @@ from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.quarantine.attempt_log import AttemptLog, AttemptsUnavailableError
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.narrowing import narrow_units
-from topics.records.records import AttemptUnit, BatchAttempt, CallRef
+from topics.records.attempts import AttemptUnit, BatchAttempt
+from topics.records.records import CallRef
 
 PERMISSION_S_MAX: Final = 3.0
 """Time for the caller's permission after the request is acknowledged; then it is sent again."""

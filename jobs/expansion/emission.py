@@ -102,10 +102,14 @@ def parse_item(
     if type(request.custom_id) is not str:
         raise InputChangedError(index=index)
     body = bytes(request.body)
-    tokens = requested_tokens(endpoint, body).expected_total(expected_output)
-    if len(body) <= CHUNK_BYTES_MAX:
-        return Item(index, request.custom_id, body, tokens, 1, offset)
-    return Item(index, request.custom_id, b"", tokens, 1, offset, len(line or b""))
+    requested = requested_tokens(endpoint, body)
+    output = requested.expected_output(expected_output)
+    length = 0
+    if len(body) > CHUNK_BYTES_MAX:  # it travels by reference
+        body, length = b"", len(line or b"")
+    return Item(
+        index, request.custom_id, body, requested.total_with(output), 1, offset, length, output
+    )
 
 
 def send_items(

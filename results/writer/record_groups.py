@@ -14,9 +14,10 @@ from results.metrics import DEAD_LETTERS
 from topics.clients.dead_letter_copies import DeadLetterCopies
 from topics.clients.offset_tracker import Partition
 from topics.records.codec import decode_value, kind_of
+from topics.records.kinds import KINDS
 from topics.records.object_keys import ForeignObjectError, require_own_answer
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import KINDS, CopiesDue, ItemOutcome, JobClose, JobRef, Outcomes
+from topics.records.records import CopiesDue, ItemOutcome, JobClose, JobRef, Outcomes
 
 LOG = logging.getLogger(__name__)
 

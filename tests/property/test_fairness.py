@@ -1,5 +1,7 @@
 """Goal: backlogged clients are served evenly, and idle time earns no credit."""
 
+from collections import deque
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +44,51 @@ def test_backlogged_clients_are_served_by_their_weights(
         counters.charge(client, service_cost(cost, weights[client]))
         served[client] += cost / weights[client]
         assert max(served) - min(served) <= COST_MAX
+
+
+@given(
+    client_count=st.integers(2, 6),
+    delay=st.integers(0, 10),
+    costs=st.lists(
+        st.tuples(st.integers(1, COST_MAX), st.integers(1, COST_MAX)), min_size=1, max_size=300
+    ),
+)
+def test_gap_of_wrong_estimates_is_bounded_by_what_is_not_settled(
+    client_count: int, delay: int, costs: list[tuple[int, int]]
+) -> None:
+    """Sheng et al., 4.2: the bound grows by the services whose actual cost is not known yet."""
+    counters: VirtualCounters[int] = VirtualCounters()
+    used = [0] * client_count
+    unsettled: deque[tuple[int, int]] = deque()
+    for client in range(client_count):
+        counters.activate(client)
+    for estimate, cost in costs:
+        client = counters.least_served()
+        counters.charge(client, estimate)
+        used[client] += cost
+        unsettled.append((client, cost - estimate))
+        if len(unsettled) > delay:
+            settled, correction = unsettled.popleft()
+            counters.charge_if_known(settled, correction)
+        assert max(used) - min(used) <= 2 * (delay + 1) * COST_MAX
+
+
+def test_without_settlement_a_tenant_of_long_outputs_gets_several_times_as_much() -> None:
+    used = {}
+    for settles in (False, True):
+        counters: VirtualCounters[str] = VirtualCounters()
+        total = used[settles] = {"long": 0, "short": 0}
+        for client in total:
+            counters.activate(client)
+        for _ in range(1000):
+            client = counters.least_served()
+            cost = 100 if client == "long" else 10
+            counters.charge(client, 20)
+            total[client] += cost
+            if settles:
+                counters.charge_if_known(client, cost - 20)
+    assert used[False]["long"] > 9 * used[False]["short"]
+    assert used[True]["long"] - used[True]["short"] <= 100
 
 
 @given(

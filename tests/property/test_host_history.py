@@ -18,7 +18,7 @@ from gpu_consumers.quarantine.host_history import (
     ran_alone,
 )
 from gpu_consumers.quarantine.narrowing import initial_units, narrow_units
-from topics.records.records import AttemptUnit, BatchAttempt, ProcessEnd
+from topics.records.attempts import AttemptUnit, BatchAttempt, ProcessEnd
 
 CRASHES_MAX = 3
 POISON_AT_ONCE_MAX = 3

@@ -20,7 +20,7 @@ from gpu_consumers.quarantine.narrowing import (
     narrow_units,
     split_unit,
 )
-from topics.records.records import AttemptUnit, BatchAttempt
+from topics.records.attempts import AttemptUnit, BatchAttempt
 
 CRASHES_MAX = 3
 

@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
+from topics.records.attempts import BatchAttempt
 from topics.records.records import (
     Batch,
-    BatchAttempt,
     CallerHeartbeat,
     Capacity,
     Chunk,
@@ -22,6 +22,7 @@ from topics.records.records import (
     Record,
     Replies,
     ServiceReport,
+    UsageReport,
 )
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -165,6 +166,17 @@ SERVICE = Topic(
     retention_days=1,
 )
 
+USAGE = Topic(
+    name="usage",
+    records=(UsageReport,),
+    key="replica, class",
+    partition_count=1,
+    ordering="none",
+    written_by=("gpu-consumer",),
+    read_by=("batcher",),
+    retention_days=1,
+)
+
 REPLIES = Topic(
     name="replies",
     records=(Replies,),
@@ -230,6 +242,7 @@ SHARED_TOPICS: Final = (
     CAPACITY,
     DEMAND,
     SERVICE,
+    USAGE,
     ATTEMPTS,
     EVENTS,
     DEAD_LETTERS,

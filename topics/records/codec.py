@@ -13,7 +13,8 @@ import msgspec
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
 from core.limits import NUMBER_MAX
-from topics.records.records import KINDS, SCHEMA_VERSIONS, Chunk, JobRef, Record
+from topics.records.kinds import KINDS, SCHEMA_VERSIONS
+from topics.records.records import Chunk, JobRef, Record
 
 Headers = list[tuple[str, bytes]]
 R = TypeVar("R", bound=Record)

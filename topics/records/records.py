@@ -4,7 +4,6 @@ Bodies are bytes and are not parsed between the input file and the engine. New f
 with a default. A change that an old reader would misread increments the kind's `SCHEMA_VERSIONS`.
 """
 
-from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -61,6 +60,7 @@ class Item(Record, frozen=True):
     attempt: int = 1
     offset: int = 0  # of the whole line in the input file, bytes
     length: int = 0  # of the line; non-zero only when it travels by reference
+    output_token_count: int = 0  # of the estimate, the output that is expected
 
 
 class Chunk(Record, frozen=True):
@@ -70,6 +70,7 @@ class Chunk(Record, frozen=True):
     items: list[Item]
     redelivered: bool = False  # read a second time by a batcher: may have been dispatched before
     waited_s: float = 0.0  # in the batcher, from arrival to dispatch; set in a batch
+    charged: float | None = None  # weighted tokens that the batcher charged for it; set in a batch
 
 
 class Batch(Record, frozen=True):
@@ -203,6 +204,14 @@ class OutputMean(Record, frozen=True):
     tokens: float  # of one sequence
 
 
+class EndpointCompute(Record, frozen=True):
+    """The measured time of a replica's engine for each token of one endpoint, while it is full."""
+
+    endpoint: str
+    prompt_token_s: float  # of a prompt token that no cache holds
+    output_token_s: float
+
+
 class Capacity(Record, frozen=True):
     """The items that a replica can accept, absolute and repeated (`capacity`, keyed by replica).
 
@@ -222,6 +231,7 @@ class Capacity(Record, frozen=True):
     in_danger: bool = False  # holds suspect items: other replicas are preferred
     in_flight_jobs: list[UUID] | None = None  # with items here for a while; None: unchanged
     output_means: list[OutputMean] | None = None  # of its results; None: unchanged
+    compute: list[EndpointCompute] = []  # of the endpoints that it measured
 
 
 class Demand(Record, frozen=True):
@@ -251,6 +261,22 @@ class ServiceReport(Record, frozen=True):
     batcher_id: str
     job_class: str
     pools: dict[str, list[TenantService]]
+
+
+class TenantUsage(Record, frozen=True):
+    """What items of one tenant used, less what batchers charged for them."""
+
+    tenant_id: UUID
+    correction: float  # weighted tokens divided by the tenant's weight
+
+
+class UsageReport(Record, frozen=True):
+    """What ended at a replica since its last report (`usage`, keyed by replica and class)."""
+
+    replica_id: str
+    pool: str
+    job_class: str
+    tenants: list[TenantUsage]
 
 
 class JobEvent(Record, frozen=True):
@@ -299,80 +325,3 @@ class DeadItems(Record, frozen=True):
     day: int
     tenant_id: UUID
     items: list[DeadItem]
-
-
-class AttemptUnit(Record, frozen=True):
-    """Items of a batch that run together, by their positions in the batch."""
-
-    first: int
-    count: int
-    crashes: int  # executions during which the process crashed, and that count
-    hosts: list[str] = []  # on which it crashed while it ran alone
-    forgiven: int = 0  # further such executions, on hosts whose processes kept ending
-    awaits_proof: bool = False  # crashed alone: it is charged once its host serves other work
-    process_ends: list[UUID] = []  # the processes that ended while it ran, as far as they count
-
-
-class ProcessEnd(Record, frozen=True):
-    """An end of a replica's process that was not a stop, as its successor found it."""
-
-    lived_s: float  # from its readiness to the start of its successor; 0 if it was never ready
-    has_served: bool  # it had ended several times as many items as its engine runs at once
-    has_proven: bool  # it had lived several times as long as the processes before it
-    ran_alone: bool  # a single suspect item ran, which explains the end
-
-
-class ReplicaProcess(Record, frozen=True):
-    """One process of a replica, and how the processes before it on its host ended."""
-
-    node: str  # its host name: process ids are compared where it is equal
-    pid: int
-    pool: str
-    started_s: float  # by its host's clock
-    ends: list[ProcessEnd] = []  # in order
-    ready_s: float = 0.0  # 0: it is not ready
-    has_served: bool = False
-    has_proven: bool = False
-    is_stopped: bool = False  # it has ended by itself, which is no crash
-    predecessors: list[UUID] = []  # the processes before it on its host, in order
-
-
-class BatchAttempt(Record, frozen=True):
-    """The progress of a redelivered batch's owner (`attempts`, compacted, keyed by batch).
-
-    It is acknowledged before its first unit starts, so that the next owner knows which unit ran.
-    The record of a process has the process id as its key, a `process` and no units.
-    """
-
-    batch_id: UUID
-    life: int  # counts owners: the record with the highest counts, a paused owner's is late
-    units: list[AttemptUnit]  # that remain, in order
-    is_running: bool  # the first unit; False: its owner released the batch without a crash
-    in_company: bool = False  # other items run in the engine and may crash the process too
-    host_id: str = ""  # of its owner
-    process_id: UUID | None = None  # of its owner
-    host_is_failing: bool = False  # the owner's host is suspect: a crash is not counted
-    process: ReplicaProcess | None = None
-
-
-KINDS: Final[dict[type[Record], str]] = {
-    Chunk: "chunk",
-    Batch: "batch",
-    Outcomes: "outcomes",
-    JobClose: "close",
-    CopiesDue: "copies_due",
-    Replies: "replies",
-    CallerHeartbeat: "caller_news",
-    JobControl: "control",
-    Capacity: "capacity",
-    Demand: "demand",
-    ServiceReport: "service",
-    JobEvent: "event",
-    DeadLetter: "dead_letter",
-    DeadItems: "dead_items",
-    BatchAttempt: "attempt",
-}
-"""The value of the `kind` header of each record type."""
-
-SCHEMA_VERSIONS: Final[dict[str, int]] = dict.fromkeys(KINDS.values(), 1) | {"close": 2}
-"""The newest schema version of each kind that this release can read."""

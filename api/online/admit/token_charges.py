@@ -30,7 +30,6 @@ class Charge:
     estimate: TokenEstimate
     requested: RequestedTokens
     source: tuple[UUID, str, str]  # tenant, model and endpoint
-    expected_tokens: int  # of the prompt and the expected output
     is_settled: bool = False
 
     def settle(self, used: int, *, now_s: float) -> None:
@@ -64,10 +63,7 @@ class TokenCharges:
         expected_output = self._outputs.expected(*source)
         estimate = requested.estimate(expected_output)
         charged = buckets.admit(requested.reservation(estimate), now_s=now_s)
-        expected_tokens = requested.expected_total(expected_output)
-        return Charge(
-            buckets, charged, estimate, requested, source, expected_tokens=expected_tokens
-        )
+        return Charge(buckets, charged, estimate, requested, source)
 
     def settle(self, charge: Charge, end: ReplyEnd, *, now_s: float) -> None:
         """Charge the usage that the end of a call states, and learn from it.

@@ -16,6 +16,7 @@ from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import log_unavailable, stream_interrupted
 from api.online.calls import PlannedCall
 from api.runtime.object_threads import ObjectDeletions, run_in_store_thread
+from core.bodies.token_estimates import TokenEstimate
 from core.clock import Clock
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
@@ -96,15 +97,16 @@ _BURST_S: Final = 0.5
 """How long a partition may have much unacknowledged, as after a burst of large calls."""
 
 
-def call_item(job: JobRef, body: bytes, token_count: int, line_bytes: int) -> Item:
+def call_item(job: JobRef, body: bytes, tokens: TokenEstimate, line_bytes: int) -> Item:
     """Return the only item of a call; `line_bytes` is the length of its stored line."""
     by_reference = len(body) > BODY_BYTES_MAX
     return Item(
         index=0,
         custom_id=public_id(REQUEST, job.job_id),
         body=b"" if by_reference else body,
-        token_count=token_count,
+        token_count=tokens.expected_total,
         length=line_bytes if by_reference else 0,
+        output_token_count=tokens.output_expected,
     )
 
 

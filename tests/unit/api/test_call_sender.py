@@ -8,6 +8,7 @@ from api.http.errors import ApiError
 from api.online.await_reply.open_calls import OpenCall
 from api.online.call_errors import log_unavailable
 from api.online.send.call_sender import CALLERS_PLACE, CallSender, LogHealth, call_item
+from core.bodies.token_estimates import TokenEstimate
 from core.ids import new_uuid
 from tests.support.clock import ManualClock
 from tests.support.online_calls import call_job
@@ -34,7 +35,7 @@ class Site:
         """Send as many calls to each partition of the shard, if all are usable."""
         calls = [OpenCall(call_job(tenant_id=TENANT), now_s=0.0) for _ in range(count)]
         for call in calls:
-            self.sender.send(call, call_item(call.job, b"{}", 1, 0))
+            self.sender.send(call, call_item(call.job, b"{}", TokenEstimate(1, 0, 0), 0))
         return calls
 
     def lose(self, *partitions: int) -> None:
@@ -103,7 +104,7 @@ async def test_calls_that_wait_for_an_unavailable_partition_end() -> None:
         calls += site.send_calls(1)
     has_begun = OpenCall(call_job(tenant_id=TENANT), now_s=0.0)
     has_begun.execution_id = new_uuid()
-    site.sender.send(has_begun, call_item(has_begun.job, b"{}", 1, 0))
+    site.sender.send(has_begun, call_item(has_begun.job, b"{}", TokenEstimate(1, 0, 0), 0))
     site.sender.fail_waiting_calls()
 
     failed = [call for call in calls if call.failure is not None]

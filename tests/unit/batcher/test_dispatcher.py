@@ -11,13 +11,14 @@ from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.outbound.dispatcher import DISPATCH_SLICE_S_MAX, Dispatcher
 from batcher.policy.batch_closing import BatchLimits
+from batcher.policy.compute_model import ComputeModel
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.queues import Queues
 from tests.support.clock import ManualClock
 from tests.unit.batcher.builders import JobStates, buffered, call_ref, capacity, job_ref
-from topics.records.records import JobRef
+from topics.records.records import EndpointCompute, JobRef
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Bench:
         self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
         self.acknowledged: list[object] = []
         self.acks = OrderedAcks(self.acknowledged.append)
-        self.states = JobStates()
+        self.states, self.compute = JobStates(), ComputeModel()
         self.dead_callers: set[UUID] = set()
         time = DatabaseClock(self.clock, None)
         policy = DropPolicy(self.states, time, self._is_obsolete_call)
@@ -72,6 +73,7 @@ class Bench:
                 wait_s_max=wait_s_max,
                 slack_s_min=5.0,
             ),
+            compute=self.compute,
             settle_if_obsolete=ObsoleteItems(self.acks, policy).settle_if_obsolete,
             clock=self.clock,
         )
@@ -273,3 +275,18 @@ def test_many_calls_of_a_tenant_do_not_starve_another() -> None:
         bench.grant(granted)
         bench.dispatcher.dispatch()
     assert 99 in bench.recorder.jobs()
+
+
+def test_a_batch_does_not_wait_beyond_the_time_that_its_execution_needs(bench: Bench) -> None:
+    """The margin is 5 s; 1,000 items a second and 1,000 at once take another second."""
+    bench.compute.record_capacity(
+        capacity(0, compute=[EndpointCompute("/v1/embeddings", 0.01, 0.04)])
+    )
+    bench.grant(30, concurrency=1000)
+    bench.items(20, deadline_s=bench.clock.wall_s() + 5 + 1 + 20 * 10 * 0.01 + 0.01)
+    wait_s = bench.dispatcher.dispatch()
+    assert bench.recorder.sent == []
+    assert wait_s == pytest.approx(0.01, abs=1e-6)
+    bench.clock.advance(0.01)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sizes() == [20]

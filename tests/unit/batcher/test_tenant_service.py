@@ -5,18 +5,28 @@ from uuid import UUID
 
 import pytest
 
+from batcher.faust_app.ordered_acks import AckTicket
 from batcher.policy.service_exchange import RemoteService, ServiceExchange
 from batcher.policy.service_ledger import KEEP_S
 from batcher.queueing import tenant_service
+from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.queues import Queues
 from batcher.queueing.tenant_service import (
+    charge_corrections,
     charge_remote_service,
     pool_shares,
     prune_service,
     report_service,
 )
 from tests.unit.batcher.builders import buffered, job_ref
-from topics.records.records import JobRef, ServiceReport, TenantService
+from topics.records.records import (
+    Item,
+    JobRef,
+    ServiceReport,
+    TenantService,
+    TenantUsage,
+    UsageReport,
+)
 
 LIGHT, HEAVY = UUID(int=1), UUID(int=2)
 
@@ -106,3 +116,22 @@ def test_shares_of_pools_are_published_beside_other_batchers_only() -> None:
     waiting = [TenantService(HEAVY, 0.0, 60)]
     exchange.apply(ServiceReport("b", "bulk", {"p": waiting}), now_s=0)
     assert pool_shares(queues, exchange, now_s=0) == {"p": 2.0}
+
+
+def test_a_tenant_that_used_more_than_its_estimates_waits_for_the_others() -> None:
+    queues = queues_with((job_of(LIGHT), 100), (job_of(HEAVY), 100))
+    assert pop(queues, 4) == {LIGHT: 2, HEAVY: 2}
+    tenants = [TenantUsage(HEAVY, 100.0), TenantUsage(UUID(int=99), 5.0)]
+    charge_corrections(queues, UsageReport("r", "p", "bulk", tenants))
+    charge_corrections(queues, UsageReport("r", "another", "bulk", tenants))
+    assert pop(queues, 10) == {LIGHT: 10}
+    assert report_service(queues)["p"][0].served == 12 * 10  # corrections are not reported twice
+
+
+def test_output_tokens_are_charged_by_their_weight() -> None:
+    queues = Queues(items_max=1000, bytes_max=2**30, output_weight=lambda _pool, _endpoint: 5.0)
+    for tenant_id, output in ((LIGHT, 0), (HEAVY, 10)):
+        ticket = AckTicket(("requests.bulk", 0), None, 50, 0.0)
+        items = [Item(index, "c", b"", 10, output_token_count=output) for index in range(50)]
+        queues.add(BufferedChunk(job_of(tenant_id), items, ticket), now_s=0.0)
+    assert pop(queues, 60) == {LIGHT: 50, HEAVY: 10}

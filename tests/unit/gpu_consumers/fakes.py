@@ -10,13 +10,12 @@ from msgspec.structs import replace
 from core.errors import EngineDeadError, EngineOutOfMemoryError, PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from topics.clients.producer import OnDelivery
+from topics.records.attempts import AttemptUnit, BatchAttempt
 from topics.records.catalogue import RESULTS
 from topics.records.codec import Headers, decode, kind_of
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
-    AttemptUnit,
     Batch,
-    BatchAttempt,
     Capacity,
     Chunk,
     ItemOutcome,
@@ -24,6 +23,7 @@ from topics.records.records import (
     Replies,
     Reply,
     ReplyEnd,
+    UsageReport,
 )
 
 
@@ -47,6 +47,7 @@ class RecordingProducer:
         self.bills: list[ItemOutcome] = []  # of connection-bound calls
         self.requeued: list[Chunk] = []
         self.capacities: list[Capacity] = []
+        self.usage: list[UsageReport] = []
         self.replies: list[Reply] = []
         self.permission_requests: list[UUID] = []
 
@@ -74,6 +75,8 @@ class RecordingProducer:
             self.requeued.append(decode(Chunk, value, headers))
         elif kind == "capacity":
             self.capacities.append(decode(Capacity, value, headers))
+        elif kind == "usage":
+            self.usage.append(decode(UsageReport, value, headers))
         elif kind == "batch":
             self.batches.append((partition, decode(Batch, value, headers)))
         if on_delivery is None:

@@ -21,15 +21,8 @@ from gpu_consumers.quarantine.host_history import assess_host, ends_after
 from tests.support.virtual_time import VirtualTimeLoop, run_in_virtual_time
 from tests.unit.gpu_consumers.fakes import FaultyEngine, MemoryAttemptLog, RecordingProducer
 from tests.unit.gpu_consumers.replicas import BulkReplica, job_ref
-from topics.records.records import (
-    Batch,
-    BatchAttempt,
-    Chunk,
-    Item,
-    ItemOutcome,
-    ProcessEnd,
-    ReplicaProcess,
-)
+from topics.records.attempts import BatchAttempt, ProcessEnd, ReplicaProcess
+from topics.records.records import Batch, Chunk, Item, ItemOutcome
 
 CONCURRENCY = 16
 POISON = b"crash"

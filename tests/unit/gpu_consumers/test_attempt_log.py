@@ -10,9 +10,9 @@ from gpu_consumers.quarantine.attempt_log import AttemptLog, latest_attempts
 from tests.support.recording_sender import SentRecords
 from topics.clients.producer import RecordProducer
 from topics.errors import KafkaUnavailableError
+from topics.records.attempts import BatchAttempt
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import BatchAttempt
 from topics.settings import KafkaSettings
 
 

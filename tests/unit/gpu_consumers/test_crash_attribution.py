@@ -11,7 +11,8 @@ from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.settings import ReplicaSettings
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, RecordingProducer, run_loop
 from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
-from topics.records.records import AttemptUnit, Batch
+from topics.records.attempts import AttemptUnit
+from topics.records.records import Batch
 
 
 def replica_with_suspect(crashes: int, attribution: CrashAttribution) -> tuple[BulkReplica, Batch]:

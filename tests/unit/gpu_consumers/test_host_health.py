@@ -15,7 +15,8 @@ from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, RecordingProducer, run_loop
 from tests.unit.gpu_consumers.killed_hosts import CONCURRENCY, Work, run_host
 from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
-from topics.records.records import AttemptUnit, Batch, BatchAttempt, ReplicaProcess
+from topics.records.attempts import AttemptUnit, BatchAttempt, ReplicaProcess
+from topics.records.records import Batch
 
 NEVER_S = 1000.0
 """Longer than any test: the host does not prove itself."""

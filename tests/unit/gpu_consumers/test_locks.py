@@ -10,7 +10,8 @@ from gpu_consumers.quarantine.narrowing import SPLIT_COUNT
 from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
 from tests.unit.gpu_consumers.replicas import PARTITION, BulkReplica, batch_of
-from topics.records.records import AttemptUnit, Batch
+from topics.records.attempts import AttemptUnit
+from topics.records.records import Batch
 
 
 class LockUsers:

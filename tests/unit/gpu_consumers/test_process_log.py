@@ -23,8 +23,8 @@ from gpu_consumers.settings import HostSettings
 from tests.support.clock import ManualClock
 from tests.support.until import until_true
 from topics.errors import DeliveryError, KafkaUnavailableError
+from topics.records.attempts import AttemptUnit, BatchAttempt, ProcessEnd, ReplicaProcess
 from topics.records.codec import decode_value
-from topics.records.records import AttemptUnit, BatchAttempt, ProcessEnd, ReplicaProcess
 from topics.settings import KafkaSettings
 
 KAFKA = KafkaSettings(bootstrap_servers="none:9092")

@@ -20,7 +20,8 @@ from tests.unit.gpu_consumers.fakes import (
     SuspectDelay,
 )
 from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
-from topics.records.records import AttemptUnit, Batch, BatchAttempt, Item, ItemOutcome
+from topics.records.attempts import AttemptUnit, BatchAttempt
+from topics.records.records import Batch, Item, ItemOutcome
 
 
 def code_of(outcome: ItemOutcome) -> str:

@@ -15,7 +15,7 @@ from gpu_consumers.quarantine.host_history import HostVerdict
 from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog, run_loop
 from tests.unit.gpu_consumers.replicas import PARTITION, OnlineReplica, call_chunk
-from topics.records.records import AttemptUnit, BatchAttempt
+from topics.records.attempts import AttemptUnit, BatchAttempt
 
 DURABLE = call_chunk(1, stream=False, durable=True)
 

@@ -97,8 +97,9 @@ def test_a_giant_limit_still_fits_a_record() -> None:
     body = b'{"prompt":["a","b"],"n":%s,"max_tokens":%s}' % (b"9" * 18, b"9" * 18)
     requested = requested_tokens(TEXT, body)
     assert requested.estimate(1e9).output_bound == CONTEXT_TOKENS_MAX
-    assert requested.expected_total(1e9) == CONTEXT_TOKENS_MAX
-    encode(Item(0, "a", body, requested.expected_total(1e9)))
+    output = requested.expected_output(1e9)
+    assert requested.total_with(output) == CONTEXT_TOKENS_MAX
+    encode(Item(0, "a", body, requested.total_with(output), output_token_count=output))
 
 
 def test_token_ids_are_counted_without_decoding() -> None:
@@ -115,9 +116,11 @@ def test_token_ids_are_counted_without_decoding() -> None:
 @pytest.mark.parametrize("sequences", [0, 1, 3])
 @pytest.mark.parametrize("limit", [None, 0, 5, 20])
 @pytest.mark.parametrize("expected", [0.0, 6.6, 256.0])
-def test_the_expected_total_is_that_of_the_estimate(
+def test_the_expected_output_is_that_of_the_estimate(
     sequences: int, limit: int | None, expected: float
 ) -> None:
     requested = RequestedTokens(7, sequences, limit)
     estimate = requested.estimate(expected)
-    assert requested.expected_total(expected) == estimate.prompt + estimate.output_expected
+    output = requested.expected_output(expected)
+    assert output == estimate.output_expected
+    assert requested.total_with(output) == estimate.expected_total == 7 + output

@@ -1,0 +1,46 @@
+"""The kind of each record type, as its header names it, and the versions that can be read."""
+
+from typing import Final
+
+from topics.records.attempts import BatchAttempt
+from topics.records.records import (
+    Batch,
+    CallerHeartbeat,
+    Capacity,
+    Chunk,
+    CopiesDue,
+    DeadItems,
+    DeadLetter,
+    Demand,
+    JobClose,
+    JobControl,
+    JobEvent,
+    Outcomes,
+    Record,
+    Replies,
+    ServiceReport,
+    UsageReport,
+)
+
+KINDS: Final[dict[type[Record], str]] = {
+    Chunk: "chunk",
+    Batch: "batch",
+    Outcomes: "outcomes",
+    JobClose: "close",
+    CopiesDue: "copies_due",
+    Replies: "replies",
+    CallerHeartbeat: "caller_news",
+    JobControl: "control",
+    Capacity: "capacity",
+    Demand: "demand",
+    ServiceReport: "service",
+    UsageReport: "usage",
+    JobEvent: "event",
+    DeadLetter: "dead_letter",
+    DeadItems: "dead_items",
+    BatchAttempt: "attempt",
+}
+"""The value of the `kind` header of each record type."""
+
+SCHEMA_VERSIONS: Final[dict[str, int]] = dict.fromkeys(KINDS.values(), 1) | {"close": 2}
+"""The newest schema version of each kind that this release can read."""
