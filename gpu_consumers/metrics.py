@@ -48,6 +48,26 @@ UPSTREAM_REFUSALS = Counter(
 UPSTREAM_PLACES = Gauge(
     "millrace_upstream_places", "Bulk items that may be at the upstream of openai_http at once"
 )
+ENGINE_BULK_WINDOW = Gauge(
+    "millrace_engine_bulk_window", "Bulk items that vLLM gets at once, by its load"
+)
+ENGINE_RUNNING = Gauge("millrace_engine_running", "Sequences in the last step of vLLM")
+ENGINE_WAITING = Gauge("millrace_engine_waiting", "Sequences that wait inside vLLM")
+ENGINE_KV_USAGE = Gauge(
+    "millrace_engine_kv_usage", "Share of vLLM's KV cache that running sequences use, 0 to 1"
+)
+ENGINE_PREEMPTIONS = Counter(
+    "millrace_engine_preemptions_total",
+    "Sequences that lost their KV cache in vLLM and were computed again",
+)
+ENGINE_TOKEN_SECONDS = Gauge(
+    "millrace_engine_token_seconds",
+    "95th percentile of the time between two tokens of a sequence in vLLM",
+)
+ITEMS_PREEMPTED = Counter(
+    "millrace_items_preempted_total",
+    "Executions of bulk items that were aborted for a waiting online call, and run again",
+)
 ENGINE = Info("millrace_engine", "The engine that this replica runs")
 CALLS_RUNNING = Gauge("millrace_calls_running", "Online calls in flight on this replica")
 FIRST_PIECE_SECONDS = Histogram(

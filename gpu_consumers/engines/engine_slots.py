@@ -32,6 +32,8 @@ class EngineSlots:
         self.headroom = headroom
         self.on_bulk_available: Callable[[], None] = lambda: None
         """Called when bulk items may start in slots that online calls released."""
+        self.on_online_waiting: Callable[[], None] = lambda: None
+        """Called when an online call finds no free slot."""
         self.count_waiting_bulk: Callable[[], int] = lambda: 0
         """Returns how many bulk items have no slot."""
         self.refused_count = 0
@@ -56,6 +58,7 @@ class EngineSlots:
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[granted] = None
+        self.on_online_waiting()
         try:
             await granted
         except asyncio.CancelledError:

@@ -2,18 +2,27 @@
 
 A worker runs many items, so an item costs no task, semaphore or timer of its own. Between two items
 it releases its slot if an online call waits. An item that a busy upstream refused releases its slot
-and is the first to get one after its pause.
+and is the first to get one after its pause. With preemption, the item that started last is aborted
+for an online call that waits for longer than a step; it runs again from its start.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from core.errors import PoolBusyError, PoolUnavailableError
+from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer, OnAnswer
 from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.openai_http.upstream_failures import CongestionWindow, LoadRefusals
+
+PREEMPTION_WAIT_S: Final = 0.05
+"""Time that an online call waits for a slot before an item is aborted for it: about a step."""
+
+PREEMPTIONS_MAX: Final = 2
+"""Times that one item is aborted for online calls; then it runs to its end."""
 
 RunItem = Callable[[str, bytes], Awaitable[EngineAnswer]]
 """Runs one body against an endpoint. Any exception but PoolBusyError fails its `execute`."""
@@ -33,6 +42,7 @@ class _Execution:
     retries: deque[int] = field(default_factory=deque)  # refused items whose pause is over
     pauses: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
     refusals: dict[int, LoadRefusals] = field(default_factory=dict)
+    preemptions: Counter[int] = field(default_factory=Counter)
     busy_failure: PoolBusyError | None = None  # an item was refused for too long
 
     @property
@@ -51,11 +61,17 @@ class ItemPool:
     """Runs the items of concurrent executions in the bulk slots."""
 
     def __init__(
-        self, run: RunItem, slots: EngineSlots, congestion: CongestionWindow | None = None
+        self,
+        run: RunItem,
+        slots: EngineSlots,
+        congestion: CongestionWindow | None = None,
+        *,
+        preempts: bool = False,
     ) -> None:
         """`run` is called for each item. `slots` serves one pool.
 
-        Without `congestion` no item may raise PoolBusyError.
+        Without `congestion` no item may raise PoolBusyError. `preempts`: abort items for online
+        calls. An upstream may bill aborted requests, so only an engine of our own does.
         """
         self._run = run
         self._slots = slots
@@ -64,6 +80,11 @@ class ItemPool:
         slots.count_waiting_bulk = self._waiting_count
         self._waiting: deque[_Execution] = deque()  # with waiting items
         self._workers: set[asyncio.Task[None]] = set()  # the loop references tasks weakly
+        self._running: dict[asyncio.Task[None], tuple[_Execution, int]] = {}  # the newest last
+        self._preempted: set[asyncio.Task[None]] = set()  # cancelled for an online call
+        self._preemption: asyncio.TimerHandle | None = None
+        if preempts:
+            slots.on_online_waiting = self._plan_preemption
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """Run every body; raise what the first failing item raised, the others cancelled.
@@ -89,6 +110,26 @@ class ItemPool:
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
 
+    def _plan_preemption(self) -> None:
+        if self._preemption is None:
+            call_later = asyncio.get_running_loop().call_later
+            self._preemption = call_later(PREEMPTION_WAIT_S, self._preempt)
+
+    def _preempt(self) -> None:
+        """Abort the newest items, one for each online call that still waits for a slot."""
+        self._preemption = None
+        waiting = self._slots.counts.waiting - len(self._preempted)
+        for worker, (execution, index) in reversed([*self._running.items()]):
+            if waiting <= 0:
+                return
+            is_abortable = worker not in self._preempted and not execution.done.done()
+            if is_abortable and execution.preemptions[index] < PREEMPTIONS_MAX:
+                execution.preemptions[index] += 1
+                self._preempted.add(worker)
+                worker.cancel()
+                waiting -= 1
+                metrics.ITEMS_PREEMPTED.inc()
+
     def _waiting_count(self) -> int:
         return sum(execution.waiting_count for execution in self._waiting)
 
@@ -103,11 +144,21 @@ class ItemPool:
                 if not execution.waiting_count:
                     self._waiting.popleft()
                 execution.workers.add(worker)
+                self._running[worker] = execution, index
                 try:
-                    is_refused = await self._run_item(execution, index)
+                    waits_again = await self._run_item(execution, index)
+                except asyncio.CancelledError:
+                    if not self._is_preempted(worker, execution):
+                        raise
+                    self._wait_again(execution, index)
+                    waits_again = True
                 finally:
                     execution.workers.discard(worker)
-                if is_refused:
+                    del self._running[worker]
+                    if worker in self._preempted:
+                        self._preempted.discard(worker)
+                        worker.uncancel()
+                if waits_again:
                     break
                 has_slot = self._slots.reacquire_bulk()
         finally:
@@ -116,6 +167,10 @@ class ItemPool:
             # Not in a done callback: the next execution must see at once that a slot is free.
             self._workers.discard(worker)
             self._start_workers()  # a cancelled worker may leave items of others waiting
+
+    def _is_preempted(self, worker: asyncio.Task[None], execution: _Execution) -> bool:
+        """Whether a cancellation aborts the item alone; its execution may have ended meanwhile."""
+        return worker in self._preempted and worker.cancelling() == 1 and not execution.done.done()
 
     async def _run_item(self, execution: _Execution, index: int) -> bool:
         """Run an item and report its answer; return whether it was refused and waits again."""
@@ -155,11 +210,14 @@ class ItemPool:
 
     def _retry(self, execution: _Execution, index: int) -> None:
         del execution.pauses[index]
+        self._wait_again(execution, index)
+        self._start_workers()
+
+    def _wait_again(self, execution: _Execution, index: int) -> None:
         execution.retries.append(index)
         if execution in self._waiting:
             self._waiting.remove(execution)
         self._waiting.appendleft(execution)  # ahead of items that have not been tried
-        self._start_workers()
 
     def _end(self, execution: _Execution, failure: Exception | None) -> None:
         if execution.done.done():

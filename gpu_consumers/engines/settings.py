@@ -134,6 +134,10 @@ class EngineSettings(Settings):
     vllm_max_num_seqs: int = Field(default=128, ge=1)
     """vllm: sequences in one engine step. Default 128."""
 
+    vllm_token_ms_max: float | None = Field(default=None, gt=0)
+    """vllm: while the 95th percentile of the time between two tokens is larger, fewer bulk items
+    run at once. Default: none; the KV cache alone limits them."""
+
     vllm_max_model_len: int | None = Field(default=None, ge=1)
     """vllm: context window in tokens. Default: the model's own."""
 

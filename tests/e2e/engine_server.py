@@ -67,20 +67,9 @@ async def listening(socket_path: str, routes: Sequence[web.RouteDef]) -> web.App
     return runner
 
 
-def keep_statistics() -> None:
-    """Let vLLM keep its own statistics, which a replica switches off since nobody reads them."""
-    from gpu_consumers.engines.vllm import vllm_engine
-
-    arguments = vllm_engine.vllm_arguments
-    vllm_engine.vllm_arguments = lambda settings: [
-        argument for argument in arguments(settings) if argument != "--disable-log-stats"
-    ]
-
-
 def kv_cache_usage() -> float:
-    """Return the share of the KV cache in use, as vLLM itself counts."""
-    samples = (sample for family in REGISTRY.collect() for sample in family.samples)
-    return sum(sample.value for sample in samples if sample.name == "vllm:kv_cache_usage_perc")
+    """Return the share of the KV cache in use, as the replica's metric tells."""
+    return REGISTRY.get_sample_value("millrace_engine_kv_usage") or 0.0
 
 
 async def set_item_timeout(engine: Any, request: web.Request) -> web.Response:
@@ -132,7 +121,6 @@ async def serve(socket_path: str) -> None:
     from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
     from tests.e2e.remote_engine import BEGUN, CALL
 
-    keep_statistics()
     engine = open_engine(EngineSettings.from_env(os.environ))
     ends, meters = CallEnds(CALL), deque[UsageMeter](maxlen=1)
 

@@ -55,6 +55,7 @@ from gpu_consumers.engines.error_answers import (
 from gpu_consumers.engines.item_timeout import ItemTimeout
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
+from gpu_consumers.engines.vllm.bulk_window import EngineLoad
 from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
 from gpu_consumers.engines.vllm.input_slices import (
     InputSlices,
@@ -64,6 +65,7 @@ from gpu_consumers.engines.vllm.input_slices import (
     too_large_answer,
     with_short_input,
 )
+from gpu_consumers.engines.vllm.load_reports import LoadReports
 from gpu_consumers.engines.vllm.logprob_answers import (
     AnswerLogprobs,
     AnswerTooLargeError,
@@ -127,8 +129,15 @@ class VllmServing:
         self._timeout = ItemTimeout(settings.item_timeout_s, engine.is_paused)
 
     @classmethod
-    async def start(cls, arguments: list[str], settings: EngineSettings) -> Self:
+    async def start(
+        cls,
+        arguments: list[str],
+        settings: EngineSettings,
+        on_load: Callable[[EngineLoad], None],
+    ) -> Self:
         """Start the engine core and load the model, on the calling thread.
+
+        `on_load` is called on the event loop with the load of the engine, while it runs.
 
         Raises SettingsError, and EngineDeadError with vLLM's message, which holds no client's data.
         """
@@ -144,7 +153,10 @@ class VllmServing:
         _require_parser(parsed.tool_call_parser)
         state = SimpleNamespace()
         try:
-            engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(parsed))
+            engine = AsyncLLM.from_engine_args(
+                AsyncEngineArgs.from_cli_args(parsed),
+                stat_loggers=[lambda _config, _engine_index: LoadReports(on_load)],
+            )
             tasks = await engine.get_supported_tasks()
             await init_app_state(engine, state, parsed, tasks)
             _defer_logprobs(engine, state)

@@ -3,6 +3,7 @@
 vLLM is imported by `start`, after the variables that it reads while being imported are set.
 """
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from core.errors import SettingsError
+from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.vllm.bulk_window import BulkWindow, EngineLoad
 from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
 from gpu_consumers.engines.vllm.log_redaction import DEFAULT_LEVEL
 
@@ -38,6 +41,12 @@ class VllmEngine(SlottedEngine):
         slots_max, running_max = settings.items_at_once, settings.vllm_max_num_seqs
         super().__init__(EngineSlots(slots_max, settings.headroom, running_max=running_max))
         self._settings = settings
+        token_ms_max = settings.vllm_token_ms_max
+        self._window = BulkWindow(
+            slots_max - settings.headroom,
+            seats=running_max,
+            token_s_max=None if token_ms_max is None else token_ms_max / 1000,
+        )
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
 
@@ -57,15 +66,26 @@ class VllmEngine(SlottedEngine):
         use_as_child_main_module()
         from gpu_consumers.engines.vllm.serving import VllmServing
 
-        self._serving = await VllmServing.start(arguments, self._settings)
+        self._serving = await VllmServing.start(arguments, self._settings, self._adapt_window)
         self._pool = ItemPool(
-            partial(self._serving.run, emit=None, meter=None, is_bulk=True), self._slots
+            partial(self._serving.run, emit=None, meter=None, is_bulk=True),
+            self._slots,
+            preempts=True,
         )
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
         assert self._pool is not None, "start first"
         await self._pool.execute(endpoint, bodies, finished)
+
+    def _adapt_window(self, load: EngineLoad) -> None:
+        """Let bulk items start within the window that suits the engine's load."""
+        before = self._window.size
+        now_s = asyncio.get_running_loop().time()
+        size = self._window.update(load, in_use=self._slots.counts.bulk, now_s=now_s)
+        if size != before:
+            metrics.ENGINE_BULK_WINDOW.set(size)
+            self._slots.set_bulk_limit(size)
 
     async def _serve(
         self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None

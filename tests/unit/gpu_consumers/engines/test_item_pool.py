@@ -7,7 +7,7 @@ import pytest
 from core.errors import EngineDeadError
 from gpu_consumers.engines.engine import EngineAnswer, SlotCounts
 from gpu_consumers.engines.engine_slots import EngineSlots
-from gpu_consumers.engines.item_pool import ItemPool
+from gpu_consumers.engines.item_pool import PREEMPTION_WAIT_S, PREEMPTIONS_MAX, ItemPool
 from tests.unit.gpu_consumers.fakes import run_loop
 
 
@@ -134,3 +134,79 @@ async def test_failing_callback_fails_its_call() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await ItemPool(runner, EngineSlots(2)).execute("/", [b"x"], finished)
+
+
+async def wait_for_slot(slots: EngineSlots) -> None:
+    """Run an online call that ends as soon as it has a slot."""
+    await slots.acquire_online()
+    slots.release_online()
+
+
+async def test_the_newest_item_is_aborted_for_an_online_call_that_waits() -> None:
+    runner, slots, reported = Runner(), EngineSlots(2), list[int]()
+    pool = ItemPool(runner, slots, preempts=True)
+    items = asyncio.create_task(
+        pool.execute("/", [b"old", b"new"], lambda index, _: reported.append(index))
+    )
+    await run_loop()
+    await asyncio.wait_for(wait_for_slot(slots), 20)
+    await run_loop()
+    assert runner.bodies == [b"old", b"new", b"new"]
+    runner.gate.set()
+    await items
+    assert sorted(reported) == [0, 1]
+    assert slots.counts == SlotCounts(0, 0, 0)
+
+
+async def test_an_item_is_aborted_twice_at_most() -> None:
+    runner, slots = Runner(), EngineSlots(1)
+    pool = ItemPool(runner, slots, preempts=True)
+    items = asyncio.create_task(pool.execute("/", [b"item"], lambda *_: None))
+    await run_loop()
+    for _ in range(PREEMPTIONS_MAX):
+        await asyncio.wait_for(wait_for_slot(slots), 20)
+        await run_loop()
+    call = asyncio.create_task(wait_for_slot(slots))
+    await asyncio.sleep(2 * PREEMPTION_WAIT_S)
+    assert not call.done()
+    assert runner.bodies == [b"item"] * (1 + PREEMPTIONS_MAX)
+    runner.gate.set()
+    await asyncio.gather(items, call)
+
+
+async def test_no_item_is_aborted_for_a_call_that_found_a_slot_meanwhile() -> None:
+    runner, slots = Runner(), EngineSlots(1)
+    pool = ItemPool(runner, slots, preempts=True)
+    items = asyncio.create_task(pool.execute("/", [b"a", b"b"], lambda *_: None))
+    await run_loop()
+    call = asyncio.create_task(wait_for_slot(slots))
+    await run_loop()
+    runner.gate.set()
+    await asyncio.gather(items, call)
+    await asyncio.sleep(2 * PREEMPTION_WAIT_S)
+    assert runner.bodies == [b"a", b"b"]
+
+
+async def test_an_execution_that_is_cancelled_with_a_preempted_item_leaks_nothing() -> None:
+    runner, slots = Runner(), EngineSlots(1)
+    pool = ItemPool(runner, slots, preempts=True)
+    items = asyncio.create_task(pool.execute("/", [b"item"], lambda *_: None))
+    await run_loop()
+    call = asyncio.create_task(wait_for_slot(slots))
+    await asyncio.sleep(PREEMPTION_WAIT_S)  # the timer may have fired just now
+    items.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await items
+    await asyncio.wait_for(call, 20)
+    assert slots.counts == SlotCounts(0, 0, 0)
+
+
+async def test_items_keep_their_slot_unless_the_pool_preempts() -> None:
+    runner, slots = Runner(), EngineSlots(1)
+    items = asyncio.create_task(ItemPool(runner, slots).execute("/", [b"item"], lambda *_: None))
+    await run_loop()
+    call = asyncio.create_task(wait_for_slot(slots))
+    await asyncio.sleep(2 * PREEMPTION_WAIT_S)
+    assert runner.bodies == [b"item"]
+    runner.gate.set()
+    await asyncio.gather(items, call)
