@@ -21,6 +21,7 @@ from batcher.inbound.unreadable_records import send_unreadable
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
 from batcher.outbound.capacity_reader import CapacityReader, DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
+from batcher.outbound.grant_reader import GrantReader
 from batcher.outbound.record_reader import RecordReader
 from batcher.outbound.service_publisher import ServicePublisher
 from batcher.periodic import PeriodicTasks
@@ -50,7 +51,7 @@ from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import REQUESTS, SERVICE, USAGE
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity, ServiceReport, UsageReport
+from topics.records.records import Capacity, ReplicaGrants, ServiceReport, UsageReport
 from topics.settings import KafkaSettings
 from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
@@ -144,6 +145,13 @@ class Batcher:
             kafka,
             client_id=client_id,
             on_capacity=partial(self._call_from_thread, self._record_capacity),
+            on_failure=partial(self._call_from_thread, self.on_failure),
+        )
+        self._grant_reader = GrantReader(
+            kafka,
+            job_class,
+            client_id=client_id,
+            on_grants=partial(self._call_from_thread, self._record_grants),
             on_failure=partial(self._call_from_thread, self.on_failure),
         )
         self._service_reader = RecordReader(
@@ -247,7 +255,7 @@ class Batcher:
         )
 
     async def start(self) -> None:
-        """Read job controls, read capacity, join the group. Raises KafkaUnavailableError."""
+        """Read job controls, capacity and grants, join the group. Raises KafkaUnavailableError."""
         timeout_s = self._settings.start_timeout_s
         self._is_connecting = True
         await run_in_daemon_thread(partial(self._connect, timeout_s), name=_START_THREAD)
@@ -329,12 +337,13 @@ class Batcher:
         self._dispatcher.wake()
 
     def _connect(self, timeout_s: float) -> None:
-        """Read job controls, callers and capacity; blocks. Raises KafkaUnavailableError."""
+        """Read job controls, callers, capacity and grants; blocks. Raises KafkaUnavailableError."""
         try:
             self._controls.start(timeout_s)
             if self._callers is not None:
                 self._callers.start(timeout_s)
             self._capacity_reader.start(timeout_s)
+            self._grant_reader.start(timeout_s)
             self._service_reader.start()
             self._usage_reader.start()
             self._stream.remove_predecessor()
@@ -344,6 +353,7 @@ class Batcher:
     def _disconnect(self) -> None:
         """Close every connection but Faust's; blocks."""
         self._capacity_reader.stop()
+        self._grant_reader.stop()
         self._service_reader.stop()
         self._usage_reader.stop()
         self._fetcher.close()
@@ -357,6 +367,12 @@ class Batcher:
         for capacity in capacities:
             self._ledger.record_capacity(capacity, now_s=now_s)
             self._compute.record_capacity(capacity)
+        self.wake()
+
+    def _record_grants(self, newest: list[ReplicaGrants]) -> None:
+        now_s = self._clock.monotonic_s()
+        for grants in newest:
+            self._ledger.record_grants(grants, now_s=now_s)
         self.wake()
 
     def _apply_service(self, reports: list[ServiceReport]) -> None:

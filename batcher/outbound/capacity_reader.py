@@ -24,7 +24,7 @@ class CapacityReader:
         on_capacity: Callable[[list[Capacity]], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """Both callbacks run in the thread. Without capacity no item is dispatched."""
+        """Both callbacks run in the thread."""
         self._tail = TopicTailReader(
             settings, CAPACITY, client_id=f"{client_id}-capacity", reset_to_earliest=False
         )

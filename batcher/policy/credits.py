@@ -1,13 +1,17 @@
 """Credit-based flow control: how many items may be sent to which replica (RFC 9113, 5.2).
 
-A replica grants this batcher a cumulative number of items per epoch. A grant is void on a new
-epoch, when the replica reports itself unavailable, and after a silence; items sent still count.
+A replica grants this batcher a cumulative number of items per epoch, on `grants`; a replica of an
+earlier release does so on `capacity`. A grant is void on a new epoch, when the replica reports
+itself unavailable, and after a silence; items sent still count.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from topics.records.records import Capacity
+from msgspec.structs import replace
+
+from batcher.policy.replica_index import Rank, ReplicaIndex
+from topics.records.records import Capacity, ReplicaGrants
 
 STALE_S = 1.5
 """Age from which a replica's last record is late: it publishes every second or more often."""
@@ -19,15 +23,16 @@ FORGET_AFTER_S = 24 * 3600.0
 """Silence after which a replica and its count are forgotten; its topic retains no longer past."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ReplicaCredit:
-    """The credit of one replica epoch."""
+    """The credit of one replica epoch. The ledger changes it."""
 
-    capacity: Capacity
+    capacity: Capacity  # its `granted` is not used
     granted: int  # cumulative items for this batcher
     sent: int  # items of the grant that were sent
-    read_s: float  # monotonic: when its last record was read
+    read_s: float  # monotonic: when its last grant was read
     free_since_s: float  # when its credit last grew from nothing
+    has_grants: bool = False  # its grants come from `grants`
 
     @property
     def free(self) -> int:
@@ -39,13 +44,17 @@ class ReplicaCredit:
         """Whether the replica has credit for its whole concurrency."""
         return self.free >= max(1, self.capacity.concurrency)
 
-    def is_preferred(self, now_s: float) -> bool:
-        """Whether the replica runs no suspect items, is not late, and has sufficient credit.
+    def rank(self, now_s: float) -> Rank:
+        """Return the replica's place among those with credit; lower ranks get batches first.
 
-        Little credit must not attract a batch: items would wait although another replica has more.
+        First come replicas that run no suspect items, are not late, and have sufficient credit:
+        little credit must not attract a batch, whose items would wait although another replica has
+        more. Then idle ones, then those with most credit.
         """
+        free, concurrency = self.free, self.capacity.concurrency
         is_safe = not self.capacity.in_danger and now_s - self.read_s <= STALE_S
-        return is_safe and self.free * SUFFICIENT_CREDIT_DIVISOR >= self.capacity.concurrency
+        is_preferred = is_safe and free * SUFFICIENT_CREDIT_DIVISOR >= concurrency
+        return not is_preferred, free < max(1, concurrency), -free
 
 
 class CreditLedger:
@@ -68,34 +77,77 @@ class CreditLedger:
         self._job_class = job_class
         self._silence_s_max = silence_s_max
         self._replicas: dict[str, ReplicaCredit] = {}
-        self._candidates: dict[str, set[str]] = {}  # by pool: replicas that may have credit
+        self._by_pool: dict[str, ReplicaIndex] = {}  # replicas that may have credit
+        self._pool_sizes: dict[str, int] = {}  # silent replicas included
 
     @property
     def pools(self) -> frozenset[str]:
         """Every pool with a known replica."""
-        return frozenset(known.capacity.pool for known in self._replicas.values())
+        return frozenset(self._pool_sizes)
 
     def record_capacity(self, capacity: Capacity, *, now_s: float) -> None:
-        """Apply a replica's record; older epochs and the other job class are ignored."""
-        known = self._replicas.get(capacity.replica_id)
+        """Apply a replica's public state; older epochs and the other job class are ignored.
+
+        Its grants count until the same epoch is read from `grants`, and again while that is silent.
+        """
         if capacity.job_class != self._job_class:
             return
-        if known is not None and capacity.epoch < known.capacity.epoch:
-            return
-        same_epoch = known is not None and capacity.epoch == known.capacity.epoch
-        updated = ReplicaCredit(
-            capacity=capacity,
-            granted=capacity.granted.get(self._batcher_id, 0),
-            sent=known.sent if known is not None and same_epoch else 0,
-            read_s=now_s,
-            free_since_s=now_s,
+        known = self._replicas.get(capacity.replica_id)
+        has_grants = (
+            known is not None
+            and known.has_grants
+            and known.capacity.epoch == capacity.epoch
+            and not self._is_silent(known, now_s)
         )
-        if known is not None and same_epoch and self._free(known, now_s):
-            updated = replace(updated, free_since_s=known.free_since_s)
-        if known is not None:
-            self._candidates[known.capacity.pool].discard(capacity.replica_id)
-        self._candidates.setdefault(capacity.pool, set()).add(capacity.replica_id)
-        self._replicas[capacity.replica_id] = updated
+        if known is not None and has_grants:
+            sending = known.capacity
+            known.capacity = replace(
+                capacity,
+                partitions=sending.partitions,
+                concurrency=sending.concurrency,
+                available=sending.available,
+                in_danger=sending.in_danger,
+                in_flight_jobs=None,  # intake's: thousands of ids
+                output_means=None,
+            )
+        else:
+            self._apply(capacity, capacity.granted, now_s=now_s, has_grants=False)
+
+    def record_grants(self, grants: ReplicaGrants, *, now_s: float) -> None:
+        """Apply a replica's grants; older epochs and the other job class are ignored."""
+        if grants.job_class != self._job_class:
+            return
+        known = self._replicas.get(grants.replica_id)
+        capacity = _with_grants(None if known is None else known.capacity, grants)
+        self._apply(capacity, grants.granted, now_s=now_s, has_grants=True)
+
+    def _apply(
+        self, capacity: Capacity, granted: Mapping[str, int], *, now_s: float, has_grants: bool
+    ) -> None:
+        replica_id, pool = capacity.replica_id, capacity.pool
+        known = self._replicas.get(replica_id)
+        if known is None:
+            known = self._replicas[replica_id] = ReplicaCredit(
+                capacity=capacity, granted=0, sent=0, read_s=now_s, free_since_s=now_s
+            )
+            self._pool_sizes[pool] = self._pool_sizes.get(pool, 0) + 1
+        before = known.capacity
+        if capacity.epoch < before.epoch:
+            return
+        is_same_epoch = capacity.epoch == before.epoch
+        if not (is_same_epoch and self._free(known, now_s)):
+            known.free_since_s = now_s
+        if not is_same_epoch:
+            known.sent = 0
+        if pool != before.pool:
+            self._leave_pool(replica_id, before.pool)
+            self._pool_sizes[pool] = self._pool_sizes.get(pool, 0) + 1
+        known.capacity, known.granted = capacity, granted.get(self._batcher_id, 0)
+        known.read_s, known.has_grants = now_s, has_grants
+        index = self._by_pool.get(pool)
+        if index is None:
+            index = self._by_pool[pool] = ReplicaIndex(self._rank)
+        index.mark_changed(replica_id)
 
     def available(self, replica_id: str, *, now_s: float) -> int:
         """Return the items that may be sent to the replica now."""
@@ -105,24 +157,18 @@ class CreditLedger:
     def best(self, pool: str, *, now_s: float) -> ReplicaCredit | None:
         """Return the replica of `pool` that gets the next batch, or None if none has credit.
 
-        Preferred replicas come first, then idle ones, then those with most credit. The items of a
-        replica that ends its process would have to wait for another owner.
+        See `ReplicaCredit.rank`. The items of a replica that ends its process would have to wait
+        for another owner.
         """
-        free = [
-            self._replicas[replica]
-            for replica in self._candidates.get(pool, ())
-            if self._free(self._replicas[replica], now_s)
-            and self._is_reachable(self._replicas[replica].capacity)
-        ]
-        return max(
-            free, key=lambda one: (one.is_preferred(now_s), one.idle, one.free), default=None
-        )
+        index = self._by_pool.get(pool)
+        found = None if index is None else index.best(self._is_usable, now_s=now_s)
+        return None if found is None else self._replicas[found]
 
     def spend(self, replica_id: str, item_count: int, *, now_s: float) -> None:
         """Deduct items that are sent to the replica; never more than `available`."""
         known = self._replicas[replica_id]
         assert 0 < item_count <= self._free(known, now_s)
-        self._replicas[replica_id] = replace(known, sent=known.sent + item_count)
+        self._add_sent(known, item_count)
 
     def refund(self, sent_to: Capacity, item_count: int) -> None:
         """Return the credit of items that did not reach the replica; a negative count spends it.
@@ -131,23 +177,41 @@ class CreditLedger:
         """
         known = self._replicas.get(sent_to.replica_id)
         if known is not None and known.capacity.epoch == sent_to.epoch:
-            self._replicas[sent_to.replica_id] = replace(known, sent=known.sent - item_count)
+            self._add_sent(known, -item_count)
 
     def forget_silent_replicas(self, *, now_s: float) -> None:
         """Exclude silent replicas from `best`, and forget those that were silent for a day.
 
-        Each restart of a replica is a new replica, and `best` runs for every batch.
+        Each restart of a replica is a new replica.
         """
-        for replicas in self._candidates.values():
-            replicas -= {r for r in replicas if self._is_silent(self._replicas[r], now_s)}
         for replica_id, known in list(self._replicas.items()):
+            if self._is_silent(known, now_s):
+                self._by_pool[known.capacity.pool].discard(replica_id)
             if now_s - known.read_s > FORGET_AFTER_S:
                 del self._replicas[replica_id]
-                self._candidates[known.capacity.pool].discard(replica_id)
+                self._leave_pool(replica_id, known.capacity.pool)
 
     def candidates(self, pool: str) -> frozenset[str]:
         """Return the replicas of `pool` that `best` considers."""
-        return frozenset(self._candidates.get(pool, ()))
+        index = self._by_pool.get(pool)
+        return frozenset() if index is None else index.replica_ids
+
+    def _add_sent(self, known: ReplicaCredit, item_count: int) -> None:
+        known.sent += item_count
+        self._by_pool[known.capacity.pool].mark_changed(known.capacity.replica_id)
+
+    def _leave_pool(self, replica_id: str, pool: str) -> None:
+        self._by_pool[pool].discard(replica_id)
+        self._pool_sizes[pool] -= 1
+        if not self._pool_sizes[pool]:
+            del self._pool_sizes[pool], self._by_pool[pool]
+
+    def _is_usable(self, replica_id: str) -> bool:
+        return self._is_reachable(self._replicas[replica_id].capacity)
+
+    def _rank(self, replica_id: str, now_s: float) -> Rank | None:
+        known = self._replicas[replica_id]
+        return known.rank(now_s) if self._free(known, now_s) else None
 
     def _free(self, known: ReplicaCredit, now_s: float) -> int:
         if self._is_silent(known, now_s) or not known.capacity.partitions:
@@ -156,3 +220,37 @@ class CreditLedger:
 
     def _is_silent(self, known: ReplicaCredit, now_s: float) -> bool:
         return now_s - known.read_s > self._silence_s_max
+
+
+def _with_grants(known: Capacity | None, grants: ReplicaGrants) -> Capacity:
+    """Return the public state of a replica with what its grants say; its rate may be unknown."""
+    if known is None:
+        return Capacity(
+            replica_id=grants.replica_id,
+            epoch=grants.epoch,
+            pool=grants.pool,
+            job_class=grants.job_class,
+            partitions=grants.partitions,
+            granted={},
+            items_per_s=0.0,
+            concurrency=grants.concurrency,
+            available=grants.available,
+            in_danger=grants.in_danger,
+        )
+    if (
+        known.epoch == grants.epoch
+        and known.in_danger == grants.in_danger
+        and known.available == grants.available
+        and known.concurrency == grants.concurrency
+        and known.partitions == grants.partitions
+    ):
+        return known
+    return replace(
+        known,
+        epoch=grants.epoch,
+        pool=grants.pool,
+        partitions=grants.partitions,
+        concurrency=grants.concurrency,
+        available=grants.available,
+        in_danger=grants.in_danger,
+    )

@@ -123,7 +123,8 @@ def acl_commands(rights: Iterable[Access], *, prefix: str, principal: str) -> It
 def retention_text(topic: Topic) -> str:
     """Return the retention of the topic as the catalogue writes it."""
     compacted = ", compacted" if topic.compacted else ""
-    return f"{topic.retention_days} d{compacted}{', or as set' if topic.holds_bodies else ''}"
+    period = f"{topic.retention_hours} h" if topic.retention_hours else f"{topic.retention_days} d"
+    return f"{period}{compacted}{', or as set' if topic.holds_bodies else ''}"
 
 
 def _admin(data: DataOption) -> TopicAdmin:

@@ -1,4 +1,7 @@
-"""Publishes how many items this replica can accept: none while its pool is unavailable."""
+"""Publishes how many items this replica can accept: none while its pool is unavailable.
+
+What batchers need to send goes to `grants`, often; the public state goes to `capacity` (ADR 87).
+"""
 
 import asyncio
 import contextlib
@@ -8,6 +11,8 @@ from dataclasses import dataclass
 
 from core.clock import Clock, DatabaseTime
 from gpu_consumers import metrics
+from gpu_consumers.flow_control.capacity_schedule import INTERVAL_S_MIN, CapacitySchedule
+from gpu_consumers.flow_control.grant_sender import GrantSender
 from gpu_consumers.flow_control.grants import (
     Grants,
     MeasuredRate,
@@ -23,7 +28,7 @@ from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Batch, Capacity, Demand
+from topics.records.records import Batch, Capacity, Demand, ReplicaGrants
 from topics.tail_readers.tail_reader_thread import decode_records
 
 _LOG = logging.getLogger(__name__)
@@ -31,10 +36,13 @@ _BACKOFF_S_MIN = 0.5
 _PROBE_ITEMS = 1
 
 REPEAT_S = 0.2
-"""Interval of capacity records. Each holds the whole state, so a lost one idles a GPU no longer."""
+"""Interval of grants. Each record holds the whole state, so a lost one idles a GPU no longer."""
 
 IDLE_REPEAT_S = 1.0
 """The interval while nothing runs; batchers treat a replica as silent after three times that."""
+
+_TIMER_S_MIN = 0.001
+"""Shortest wait: the timers of an event loop may fire a little early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +56,7 @@ class ReplicaIdentity:
 
 
 class CapacityPublisher:
-    """Counts items in and out and publishes grants, when they change and periodically.
+    """Counts items in and out and publishes grants and capacity, on changes and periodically.
 
     All methods are called on the event loop.
     """
@@ -65,7 +73,7 @@ class CapacityPublisher:
     ) -> None:
         """Publish nothing until `run`.
 
-        `concurrency` is called for each record, because an engine may adapt it. `database_time`
+        `concurrency` is called at each round, because an engine may adapt it. `database_time`
         receives the time that batchers publish. `has_suspects` returns whether an item here may
         crash the process: batchers then prefer other replicas.
         """
@@ -83,6 +91,9 @@ class CapacityPublisher:
         self._unpublished = 0  # ended items
         self._publish_threshold = 1
         self._rate = MeasuredRate()
+        self._schedule = CapacitySchedule()
+        self._grant_sender = GrantSender(producer, identity.replica_id, identity.job_class)
+        self._granted_s = 0.0  # the time of the last grants
         self._limit_override: int | None = None
         self._wake = asyncio.Event()
 
@@ -166,22 +177,28 @@ class CapacityPublisher:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        measured_s = self._clock.monotonic_s()
+        measured_s = self._granted_s = self._clock.monotonic_s()
+        wait_s = self._grants_wait_s(measured_s)
         while True:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REPEAT_S if self._in_flight else IDLE_REPEAT_S):
+                async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             now_s = self._clock.monotonic_s()
             if now_s - measured_s >= REPEAT_S:
                 self._measure(now_s)
                 measured_s = now_s
-            self._publish(now_s)
+            if self._wake.is_set() or self._grants_wait_s(now_s) <= 0:
+                self._publish_grants(now_s)
+            capacity_wait_s = max(_TIMER_S_MIN, self._publish_capacity(now_s))
+            wait_s = min(self._grants_wait_s(now_s), capacity_wait_s)
 
     def publish_withdrawal(self) -> None:
-        """Publish that this replica accepts nothing any more; its last record."""
+        """Publish that this replica accepts nothing any more; its last records."""
         self._limit_override = 0
-        self._publish(self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        self._publish_grants(now_s)
+        self._send_capacity(self._capacity(now_s), now_s)
         self.usage.publish()
 
     def _measure(self, now_s: float) -> None:
@@ -196,11 +213,43 @@ class CapacityPublisher:
             return online_limit(self._concurrency(), self.items_per_s)
         return bulk_limit(self._concurrency(), self.items_per_s, self._identity.batch_items)
 
-    def _publish(self, now_s: float) -> None:
+    def _grants_wait_s(self, now_s: float) -> float:
+        repeat_s = REPEAT_S if self._in_flight else IDLE_REPEAT_S
+        wait_s = self._granted_s + repeat_s - now_s
+        return wait_s if wait_s > _TIMER_S_MIN else 0.0
+
+    def _publish_grants(self, now_s: float) -> None:
+        limit, identity = self._limit(), self._identity
+        self._unpublished, self._granted_s = 0, now_s
+        self._publish_threshold = publish_threshold(limit, identity.job_class)
+        grants = ReplicaGrants(
+            replica_id=identity.replica_id,
+            epoch=self._epoch,
+            pool=identity.pool,
+            job_class=identity.job_class,
+            partitions=self._partitions,
+            granted=self._grants.compute_grants(limit, now_s=now_s),
+            concurrency=self._concurrency(),
+            available=limit > 0 and bool(self._partitions),
+            in_danger=self._has_suspects(),
+        )
+        self._grant_sender.send(grants)  # without space a newer record will be sent
+
+    def _publish_capacity(self, now_s: float) -> float:
+        """Send the public state if it is due; return after how many seconds to call again."""
+        if (wait_s := self._schedule.wait_s(now_s=now_s)) > 0:
+            return wait_s
+        if not self._producer.has_space(CAPACITY.name, 0):
+            return INTERVAL_S_MIN
+        capacity = self._capacity(now_s)
+        if self._schedule.is_due(capacity, now_s=now_s):
+            self._send_capacity(capacity, now_s)
+        return self._schedule.repeat_wait_s(now_s=now_s)
+
+    def _capacity(self, now_s: float) -> Capacity:
+        """Return the record; the one that holds jobs or means must be sent."""
         limit = self._limit()
-        self._unpublished = 0
-        self._publish_threshold = publish_threshold(limit, self._identity.job_class)
-        capacity = Capacity(
+        return Capacity(
             replica_id=self._identity.replica_id,
             epoch=self._epoch,
             pool=self._identity.pool,
@@ -215,13 +264,17 @@ class CapacityPublisher:
             output_means=self.output_samples.means_to_publish(now_s=now_s),
             compute=self.usage.rates.measured(),
         )
+
+    def _send_capacity(self, capacity: Capacity, now_s: float) -> None:
         if not self._producer.has_space(CAPACITY.name, 0):
-            return  # a newer record will be sent
+            return
+        identity = self._identity
+        self._schedule.mark_published(capacity, now_s=now_s)
         self._producer.send(
             CAPACITY.name,
             encode(capacity),
             partition=0,
-            key=f"{self._identity.replica_id}:{self._identity.job_class}".encode(),
+            key=f"{identity.pool}:{identity.replica_id}:{identity.job_class}".encode(),
             headers=kind_headers(Capacity),
         )
 

@@ -1,13 +1,16 @@
 """Goal: credit is never overspent, whatever is lost, repeated, reordered or restarted."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.policy.credits import CreditLedger, ReplicaCredit
+from batcher.policy.replica_index import RECHECK_S, Rank
 from tests.unit.batcher.builders import capacity
-from topics.records.records import Capacity
+from topics.records.records import Capacity, ReplicaGrants
 
 
 @dataclass
@@ -157,3 +160,139 @@ def test_silent_replicas_are_no_candidates_and_keep_their_count() -> None:
     assert known.available("gone-7", now_s=5.0) == 6
     known.forget_silent_replicas(now_s=26 * 3600.0)
     assert known.pools == frozenset()
+
+
+def grants(granted: int, *, epoch: int = 1, **fields: Any) -> ReplicaGrants:
+    """Return a record that grants batcher `b` so many items."""
+    defaults: dict[str, Any] = {
+        "replica_id": "r",
+        "pool": "p",
+        "job_class": "bulk",
+        "partitions": [0, 1],
+        "concurrency": 8,
+    }
+    return ReplicaGrants(epoch=epoch, granted={"b": granted}, **(defaults | fields))
+
+
+def test_grants_count_more_than_the_capacity_of_the_same_epoch() -> None:
+    book = ledger(capacity(10))
+    assert book.available("r", now_s=0.0) == 10
+    book.record_grants(grants(20, partitions=[5]), now_s=1.0)
+    book.spend("r", 4, now_s=1.0)
+    book.record_capacity(capacity(10, items_per_s=7.0, available=False), now_s=1.1)
+    assert book.available("r", now_s=1.1) == 16
+    known = best(book, 1.1).capacity
+    assert (known.items_per_s, known.partitions, known.available) == (7.0, [5], True)
+
+
+def test_grants_of_a_new_replica_are_enough_to_send() -> None:
+    book = ledger()
+    book.record_grants(grants(6, in_danger=True), now_s=1.0)
+    assert book.pools == {"p"}
+    known = best(book, 1.0)
+    assert (known.free, known.capacity.concurrency, known.capacity.in_danger) == (6, 8, True)
+    book.record_grants(grants(9, job_class="interactive"), now_s=1.0)
+    assert book.available("r", now_s=1.0) == 6
+
+
+@pytest.mark.parametrize("is_capacity_first", [True, False])
+def test_a_new_epoch_voids_grants_from_whichever_topic_it_comes(is_capacity_first: bool) -> None:
+    book = ledger()
+    book.record_grants(grants(20), now_s=0.0)
+    book.spend("r", 5, now_s=0.0)
+    news = [
+        lambda: book.record_capacity(capacity(0, epoch=2, items_per_s=3.0), now_s=0.1),
+        lambda: book.record_grants(grants(8, epoch=2), now_s=0.1),
+    ]
+    news[not is_capacity_first]()
+    assert book.available("r", now_s=0.1) == (0 if is_capacity_first else 8)
+    news[is_capacity_first]()
+    assert book.available("r", now_s=0.1) == 8
+    book.record_grants(grants(99, epoch=1), now_s=0.2)
+    assert book.available("r", now_s=0.2) == 8
+    assert best(book, 0.2).capacity.items_per_s == 3.0
+
+
+def test_capacity_counts_again_while_grants_are_silent() -> None:
+    book = ledger()
+    book.record_grants(grants(20), now_s=0.0)
+    for now_s in (1.0, 2.0, 3.0):
+        book.record_capacity(capacity(25), now_s=now_s)
+        assert book.available("r", now_s=now_s) == 20
+    book.record_capacity(capacity(30), now_s=4.0)
+    assert book.available("r", now_s=4.0) == 30
+    book.record_grants(grants(31), now_s=5.0)
+    book.record_capacity(capacity(30), now_s=5.1)
+    assert book.available("r", now_s=5.1) == 31
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["grant", "spend", "unreachable", "reachable", "danger"]),
+        st.integers(0, 9),
+        st.integers(1, 40),
+        st.floats(0, 1),
+    ),
+    max_size=150,
+)
+
+
+@given(changes)
+def test_the_index_finds_a_best_replica_as_a_search_of_all_does(
+    changes: list[tuple[str, int, int, float]],
+) -> None:
+    unreachable: set[str] = set()
+    book = CreditLedger(
+        "b",
+        "bulk",
+        silence_s_max=3.0,
+        is_reachable=lambda one: one.replica_id not in unreachable,
+    )
+    now_s, total = 0.0, 0
+    for action, number, amount, passes_s in changes:
+        name = f"r{number}"
+        now_s += RECHECK_S + passes_s
+        if action in ("grant", "danger"):
+            total += amount
+            one = grants(total, replica_id=name, in_danger=action == "danger")
+            book.record_grants(one, now_s=now_s)
+        elif action == "spend" and (free := book.available(name, now_s=now_s)):
+            book.spend(name, min(free, amount), now_s=now_s)
+        elif action == "unreachable":
+            unreachable.add(name)
+        elif action == "reachable":
+            unreachable.discard(name)
+        ranks = [
+            book._replicas[replica].rank(now_s)
+            for replica in book.candidates("p")
+            if replica not in unreachable and book.available(replica, now_s=now_s)
+        ]
+        found = book.best("p", now_s=now_s)
+        assert (None if found is None else found.rank(now_s)) == min(ranks, default=None)
+
+
+def test_replicas_in_equal_state_take_turns() -> None:
+    book = ledger(*(capacity(100, replica_id=f"r{number}") for number in range(3)))
+    chosen = []
+    for _ in range(6):
+        replica = best(book, 0.0).capacity.replica_id
+        book.spend(replica, 1, now_s=0.0)
+        chosen.append(replica)
+    assert chosen[:3] == chosen[3:]
+    assert {*chosen} == {"r0", "r1", "r2"}
+
+
+def test_a_search_among_a_thousand_replicas_ranks_few() -> None:
+    book = ledger(*(capacity(100, replica_id=f"r{number}") for number in range(1000)))
+    best(book, 0.0)
+    ranked: list[str] = []
+    rank = book._by_pool["p"]._rank
+
+    def rank_and_count(replica_id: str, now_s: float) -> Rank | None:
+        ranked.append(replica_id)
+        return rank(replica_id, now_s)
+
+    book._by_pool["p"]._rank = rank_and_count
+    for _ in range(100):
+        book.spend(best(book, 0.0).capacity.replica_id, 1, now_s=0.0)
+    assert len(ranked) <= 300

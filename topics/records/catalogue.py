@@ -20,12 +20,14 @@ from topics.records.records import (
     JobEvent,
     Outcomes,
     Record,
+    ReplicaGrants,
     Replies,
     ServiceReport,
     UsageReport,
 )
 
-DAY_MS: Final = 24 * 3600 * 1000
+HOUR_MS: Final = 3600 * 1000
+DAY_MS: Final = 24 * HOUR_MS
 
 COMPLETION_WINDOW_DAYS_MAX: Final = 30
 RETENTION_DAYS: Final = COMPLETION_WINDOW_DAYS_MAX + 7
@@ -51,6 +53,7 @@ class Topic:
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
     retention_days: int = RETENTION_DAYS
+    retention_hours: int = 0  # 0: `retention_days` applies
     holds_bodies: bool = False  # prompts or answers: `KafkaSettings.retention_days` applies
     compacted: bool = False
     grows: bool = False  # it may have more partitions than `partition_count`
@@ -61,6 +64,7 @@ class Topic:
     ) -> dict[str, str]:
         """Return the configuration that the broker must report for the topic."""
         days = min(self.retention_days, bodies_days) if self.holds_bodies else self.retention_days
+        retention_ms = self.retention_hours * HOUR_MS or days * DAY_MS
         common = {
             "max.message.bytes": str(RECORD_BYTES_MAX),
             "min.insync.replicas": str(min_insync_replicas),
@@ -68,13 +72,13 @@ class Topic:
         if self.compacted:
             policy = {
                 "cleanup.policy": "compact,delete",  # a closed job's state expires with its records
-                "retention.ms": str(days * DAY_MS),
+                "retention.ms": str(retention_ms),
                 "delete.retention.ms": str(DAY_MS),
             }
         else:
             policy = {
                 "cleanup.policy": "delete",
-                "retention.ms": str(days * DAY_MS),
+                "retention.ms": str(retention_ms),
                 "message.timestamp.type": "LogAppendTime",
             }
         return common | policy | self.options
@@ -136,12 +140,24 @@ CONTROL = Topic(
 CAPACITY = Topic(
     name="capacity",
     records=(Capacity,),
-    key="replica, class",
+    key="pool, replica, class",
     partition_count=1,
     ordering="the newest state of a replica and class is the last",
     written_by=("gpu-consumer",),
     read_by=("batcher", "intake", "api"),
     retention_days=1,
+)
+
+GRANTS = Topic(
+    name="grants",
+    records=(ReplicaGrants,),
+    key="replica, class",
+    partition_count=len(JOB_CLASSES),
+    ordering="the newest state of a replica and class is the last",
+    written_by=("gpu-consumer",),
+    read_by=("batcher",),
+    retention_hours=1,  # void after seconds; a thousand busy replicas write 5 GB an hour
+    options={"segment.ms": str(HOUR_MS // 6)},
 )
 
 DEMAND = Topic(
@@ -240,6 +256,7 @@ SHARED_TOPICS: Final = (
     CALLERS,
     CONTROL,
     CAPACITY,
+    GRANTS,
     DEMAND,
     SERVICE,
     USAGE,
@@ -249,6 +266,11 @@ SHARED_TOPICS: Final = (
 )
 
 REQUESTS: Final = {"bulk": REQUESTS_BULK, "interactive": REQUESTS_INTERACTIVE}
+
+
+def grants_partition(job_class: str) -> int:
+    """Return the partition of `grants` with the records of a class: batchers read one class."""
+    return JOB_CLASSES.index(job_class)
 
 
 @lru_cache(maxsize=1024)  # batchers ask for each batch

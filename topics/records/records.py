@@ -213,10 +213,9 @@ class EndpointCompute(Record, frozen=True):
 
 
 class Capacity(Record, frozen=True):
-    """The items that a replica can accept, absolute and repeated (`capacity`, keyed by replica).
+    """The public state of a replica and class, absolute and repeated (`capacity`).
 
-    `granted` maps a batcher to the total of items that it may have sent in this replica epoch, like
-    a flow-control window of HTTP/2 (RFC 9113, 5.2).
+    `granted` is a snapshot of `ReplicaGrants.granted` for batchers of releases without `grants`.
     """
 
     replica_id: str
@@ -232,6 +231,24 @@ class Capacity(Record, frozen=True):
     in_flight_jobs: list[UUID] | None = None  # with items here for a while; None: unchanged
     output_means: list[OutputMean] | None = None  # of its results; None: unchanged
     compute: list[EndpointCompute] = []  # of the endpoints that it measured
+
+
+class ReplicaGrants(Record, frozen=True):
+    """What batchers need to send to a replica, absolute and repeated (`grants`).
+
+    `granted` maps a batcher to the total of items that it may have sent in this replica epoch, like
+    a flow-control window of HTTP/2 (RFC 9113, 5.2). The other fields are those of `Capacity`.
+    """
+
+    replica_id: str
+    epoch: int
+    pool: str
+    job_class: str
+    partitions: list[int]
+    granted: dict[str, int]
+    concurrency: int
+    available: bool = True
+    in_danger: bool = False
 
 
 class Demand(Record, frozen=True):

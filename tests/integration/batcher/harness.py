@@ -26,9 +26,12 @@ from topics.records.catalogue import (
     CALLERS,
     CAPACITY,
     DEMAND,
+    GRANTS,
     REQUESTS,
     SHARED_TOPICS,
+    Topic,
     batches_topic,
+    grants_partition,
 )
 from topics.records.chunks import send_chunk
 from topics.records.codec import chunk_headers, decode, encode, kind_headers
@@ -42,6 +45,8 @@ from topics.records.records import (
     Demand,
     Item,
     JobRef,
+    Record,
+    ReplicaGrants,
 )
 from topics.settings import KafkaSettings
 from topics.tail_readers.caller_liveness import CALLER_HEARTBEAT_S
@@ -177,8 +182,11 @@ class Replica:
         window: int = 400,
         concurrency: int = 64,
         items_per_s: float = 1e6,
+        has_grants: bool = True,
     ) -> None:
+        """Without `has_grants` it grants on `capacity` only, as earlier releases did."""
         self._kafka, self._class, self._pool = kafka, job_class, pool
+        self._has_grants = has_grants
         self.window, self._concurrency = window, concurrency
         self._producer = RecordProducer(kafka, client_id="test-replica", linger_ms=0)
         self._batches = TopicTailReader(
@@ -279,16 +287,30 @@ class Replica:
             pool=self._pool,
             job_class=self._class,
             partitions=[1, 3],
-            granted=dict(self._granted),
+            granted={} if self._has_grants else dict(self._granted),
             items_per_s=1000.0,
             concurrency=self._concurrency,
         )
+        self._send(CAPACITY, capacity, 0)
+        if self._has_grants:
+            grants = ReplicaGrants(
+                replica_id=capacity.replica_id,
+                epoch=capacity.epoch,
+                pool=capacity.pool,
+                job_class=capacity.job_class,
+                partitions=capacity.partitions,
+                granted=dict(self._granted),
+                concurrency=capacity.concurrency,
+            )
+            self._send(GRANTS, grants, grants_partition(self._class))
+
+    def _send(self, topic: Topic, record: Record, partition: int) -> None:
         self._producer.send(
-            CAPACITY.name,
-            encode(capacity),
-            partition=0,
+            topic.name,
+            encode(record),
+            partition=partition,
             key=b"replica",
-            headers=kind_headers(Capacity),
+            headers=kind_headers(type(record)),
         )
 
 

@@ -37,6 +37,20 @@ def test_every_item_is_dispatched_once_and_every_offset_committed(bench: Bench) 
     assert max(sum(len(p.items) for p in b.parts) for b in replica.batches) <= 100
 
 
+def test_replicas_with_and_without_grants_get_batches(bench: Bench) -> None:
+    new = bench.start_replica(window=200)
+    old = bench.start_replica(window=200, pool="other", has_grants=False)
+    batcher = bench.start_batcher()
+    jobs = {new: job_ref(1), old: job_ref(2, pool="other")}
+    for job in jobs.values():
+        bench.requests.send(job, 1000)
+    for replica, job in jobs.items():
+        wait_until(partial(has_items, replica, 1000))
+        assert replica.items() == expected(job, 1000)
+        assert not replica.over_granted
+    assert batcher.stop() == 0
+
+
 def test_batcher_without_partitions_stops_on_sigterm(bench: Bench) -> None:
     replica = bench.start_replica()
     batcher = bench.start_batcher(MILLRACE_KAFKA_SESSION_TIMEOUT_S=0.5)  # the broker refuses it

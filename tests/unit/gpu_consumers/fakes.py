@@ -20,6 +20,7 @@ from topics.records.records import (
     Chunk,
     ItemOutcome,
     Outcomes,
+    ReplicaGrants,
     Replies,
     Reply,
     ReplyEnd,
@@ -48,6 +49,8 @@ class RecordingProducer:
         self.requeued: list[Chunk] = []
         self.capacities: list[Capacity] = []
         self.usage: list[UsageReport] = []
+        self.grants: list[ReplicaGrants] = []
+        self.without_space: set[str] = set()  # topics
         self.replies: list[Reply] = []
         self.permission_requests: list[UUID] = []
 
@@ -77,6 +80,8 @@ class RecordingProducer:
             self.capacities.append(decode(Capacity, value, headers))
         elif kind == "usage":
             self.usage.append(decode(UsageReport, value, headers))
+        elif kind == "grants":
+            self.grants.append(decode(ReplicaGrants, value, headers))
         elif kind == "batch":
             self.batches.append((partition, decode(Batch, value, headers)))
         if on_delivery is None:
@@ -91,7 +96,8 @@ class RecordingProducer:
         self.send(topic, value, **options)
 
     def has_space(self, topic: str, partition: int) -> bool:
-        return not (self.is_full and self.is_unavailable(topic, partition))
+        is_full = self.is_full and self.is_unavailable(topic, partition)
+        return not is_full and topic not in self.without_space
 
     def is_unavailable(self, topic: str, partition: int) -> bool:
         return topic == RESULTS.name and partition in self.unavailable
