@@ -3,8 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -14,22 +13,12 @@ from vllm.entrypoints.generate.base.protocol import StreamOptions as VllmStreamO
 from vllm.entrypoints.generate.base.serving import clamp_prompt_logprobs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import (
-    CompletionRequest,
     CompletionResponseChoice,
 )
-from vllm.entrypoints.pooling.classify.protocol import (
-    ClassificationCompletionRequest,
-    ClassificationRequest,
-)
-from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest, EmbeddingRequest
-from vllm.entrypoints.pooling.scoring.io_processor import JinaRankingIOProcessorMixin
-from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.platforms import current_platform
-from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -74,6 +63,7 @@ from gpu_consumers.engines.vllm.logprob_answers import (
     deferred_logprobs,
 )
 from gpu_consumers.engines.vllm.logprob_arrays import keep_logprobs_as_arrays
+from gpu_consumers.engines.vllm.routes import Route, routes_of_model
 from gpu_consumers.engines.vllm.schema_references import endless_reference_answer
 from gpu_consumers.engines.vllm.sequence_counts import counted_sequences, observe_sequences
 from gpu_consumers.engines.vllm.sequence_waves import (
@@ -83,7 +73,6 @@ from gpu_consumers.engines.vllm.sequence_waves import (
     wave_sequences,
 )
 from gpu_consumers.engines.vllm.vllm_answers import (
-    EmbeddingsResponse,
     answer_from_response,
     answer_of_body,
 )
@@ -93,19 +82,11 @@ _PROMPT_LOGPROBS: TypeAdapter[Any] = TypeAdapter(_POSITIONS)
 _SHORTEN = "Ask for fewer answers, tokens or log probabilities."
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    request: TypeAdapter[Any]  # vLLM's own model of the body
-    handle: Callable[[Any], Awaitable[Any]]
-    plain: TypeAdapter[Any] | None = None  # the same of a body whose `input` holds no messages
-    is_split: bool = True  # whether slices of its inputs have the same answers
-
-
 class VllmServing:
     """A started engine and the routes that its model supports."""
 
     def __init__(
-        self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
+        self, engine: AsyncLLM, routes: dict[str, Route], settings: EngineSettings
     ) -> None:
         self._sequences_max = settings.vllm_body_sequences_max
         # No more than run at once: the call of another tenant waits for one slice at most.
@@ -162,7 +143,7 @@ class VllmServing:
             _defer_logprobs(engine, state)
         except Exception as failure:  # vLLM documents none; without an engine the process ends
             raise EngineDeadError(f"vLLM does not start: {failure}") from failure
-        return cls(engine, _routes(state, tasks), settings)
+        return cls(engine, routes_of_model(state, tasks), settings)
 
     def shut_down(self) -> None:
         """End the engine core."""
@@ -222,7 +203,7 @@ class VllmServing:
                 return answer
             return answer_from_response(create_error_response(refusal))
 
-    def _parse(self, route: _Route, body: bytes, *, is_bulk: bool) -> Any:
+    def _parse(self, route: Route, body: bytes, *, is_bulk: bool) -> Any:
         """Return vLLM's request. Raises ValidationError."""
         model = route.request
         if (
@@ -243,7 +224,7 @@ class VllmServing:
         return request
 
     async def _pool(
-        self, endpoint: str, route: _Route, body: bytes, *, is_bulk: bool
+        self, endpoint: str, route: Route, body: bytes, *, is_bulk: bool
     ) -> EngineAnswer:
         """Run a body of inputs, a slice of them at a time.
 
@@ -264,7 +245,7 @@ class VllmServing:
                 return failed
         return sliced.join()
 
-    async def _respond(self, route: _Route, request: Any, meter: UsageMeter | None) -> EngineAnswer:
+    async def _respond(self, route: Route, request: Any, meter: UsageMeter | None) -> EngineAnswer:
         """Run a request whose answer is not streamed.
 
         The meter does not count a search over beams: it gives vLLM a sequence for each token.
@@ -274,7 +255,7 @@ class VllmServing:
         with counted_sequences(meter, shares_prompt=has_one_prompt):
             return await self._run_waves(route, request)
 
-    async def _run_waves(self, route: _Route, request: Any) -> EngineAnswer:
+    async def _run_waves(self, route: Route, request: Any) -> EngineAnswer:
         """Run the waves of a request one after the other; encode log probabilities in between."""
         waves = sequence_waves(request, wave_sequences(request, self._wave_limits))
         responses = []
@@ -306,7 +287,7 @@ class VllmServing:
             sequences_max = min(sequences_max, self._sequences_at_once)
         return sequence_limit_answer(prompt, request.n, sequences_max)
 
-    async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> EngineAnswer:
+    async def _stream(self, route: Route, request: Any, events: StreamEvents) -> EngineAnswer:
         """Run a streaming request; cancelling aborts its sequences."""
         response = await route.handle(request)
         if not hasattr(response, "__aiter__"):
@@ -340,57 +321,6 @@ def _defer_logprobs(engine: AsyncLLM, state: SimpleNamespace) -> None:
 def _encode_positions(positions: list[Any]) -> bytes:
     """Encode some positions of a prompt, as vLLM does in a response."""
     return _PROMPT_LOGPROBS.dump_json(clamp_prompt_logprobs(positions))
-
-
-def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]:
-    """Return the routes of the tasks that the loaded model supports."""
-    routes: dict[str, _Route] = {}
-    if "generate" in tasks:
-        chat, completion = state.openai_serving_chat, state.openai_serving_completion
-        routes["/v1/chat/completions"] = _Route(
-            TypeAdapter(ChatCompletionRequest), chat.create_chat_completion
-        )
-        routes["/v1/completions"] = _Route(
-            TypeAdapter(CompletionRequest), completion.create_completion
-        )
-    if "embed" in tasks:
-        state.serving_embedding.json_response_cls = EmbeddingsResponse
-        routes["/v1/embeddings"] = _Route(
-            TypeAdapter(EmbeddingRequest),
-            state.serving_embedding,
-            TypeAdapter(EmbeddingCompletionRequest),
-        )
-    if getattr(state, "serving_scores", None) is not None:
-        scores = state.serving_scores
-        _report_query_tokens(scores)
-        is_split = not isinstance(scores.io_processor, JinaRankingIOProcessorMixin)  # ranks a list
-        routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), scores, is_split=is_split)
-        routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), scores, is_split=is_split)
-    if getattr(state, "serving_classification", None) is not None:
-        routes["/v1/classify"] = _Route(
-            TypeAdapter(ClassificationRequest),
-            state.serving_classification,
-            TypeAdapter(ClassificationCompletionRequest),
-        )
-    return routes
-
-
-def _report_query_tokens(scores: Any) -> None:
-    """Let the responses of vLLM's scores carry the tokens of a query that all documents share.
-
-    A model that embeds both texts runs such a query once a body, and so once a slice; others run it
-    with each document.
-    """
-    build = scores._build_response  # noqa: SLF001 (no other place knows the tokens)
-
-    def build_response(context: Any) -> Any:
-        response = build(context)
-        if context.n_queries == 1:
-            query = context.engine_inputs[0]["prompts"]
-            response.query_tokens = extract_prompt_len(scores.model_config, query)
-        return response
-
-    scores._build_response = build_response  # noqa: SLF001
 
 
 def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> StreamEvents:
