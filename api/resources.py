@@ -1,5 +1,6 @@
 """Representation of files, batches and models in responses: every documented key, null if unset."""
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 
 from core.ids import FILE, JOB, public_id
 from jobs.store.controls import OPEN_STATES
+from jobs.store.job_schedule import job_opening
 from registry.models import ModelVersion
 
 T = TypeVar("T")
@@ -78,6 +80,9 @@ def _controls(row: sa.Row[Any]) -> dict[str, object]:
     return {
         "priority": row.priority,
         "paused_at": seconds(row.paused_at) if is_open else None,
+        "not_before": seconds(row.not_before),
+        "bulk_hours": row.bulk_hours,
+        "opens_at": _opens_at(row) if is_open else None,
         "quarantined_until": seconds(row.quarantined_until) if is_open else None,
         "close_reason": row.close_reason,
         "sealed": row.sealed,
@@ -90,6 +95,14 @@ def _controls(row: sa.Row[Any]) -> dict[str, object]:
         "failed_ratio_sample": row.failed_ratio_sample,
         "max_total_tokens": row.max_total_tokens,
     }
+
+
+def _opens_at(row: sa.Row[Any]) -> int | None:
+    """Return when items of the job may run; None: now, or never before its deadline."""
+    not_before_s = row.not_before.timestamp() if row.not_before else 0.0
+    hours = (row.bulk_hours, row.tenant_bulk_hours)
+    opens_s = job_opening(row.now.timestamp(), not_before_s, hours).opens_s
+    return math.ceil(opens_s) if 0 < opens_s < row.expires_at.timestamp() else None
 
 
 def model_object(model: ModelVersion) -> dict[str, object]:

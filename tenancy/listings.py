@@ -18,6 +18,7 @@ _TENANT_COLUMNS: Final = (
     tenants.c.zero_retention,
     tenants.c.call_timeout_ms,
     tenants.c.weight,
+    tenants.c.bulk_hours,
     tenants.c.created_at,
 )
 _KEPT: Final = tenants.c.deleted_at.is_(None)

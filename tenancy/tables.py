@@ -60,6 +60,11 @@ tenants: Final = Table(
         server_default="1",
         comment="its share of a pool, in relation to those of other tenants",
     ),
+    Column[str](
+        "bulk_hours",
+        Text,
+        comment="when items of its bulk jobs may be emitted; NULL: at any time",
+    ),
     Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     Column[datetime](
         "deleted_at",

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from tenancy.installation_log import CLI_OPERATOR, Operator
 from tenancy.response_cache import set_response_cache
-from tenancy.tenants import change_tenant, set_zero_retention
+from tenancy.tenants import change_tenant, check_bulk_hours, set_zero_retention
 
 
 def change_tenant_limits(
@@ -20,11 +20,13 @@ def change_tenant_limits(
     """Set the named limits; None is the installation's default, or off.
 
     Zero retention is set first: it decides whether a cache is possible. Raises
-    ZeroRetentionConflictError.
+    ZeroRetentionConflictError, TenantHoursError.
     """
     if (on := changes.get("zero_retention")) is not None:
         set_zero_retention(connection, tenant_id, on=on, operator=operator)
-    for name in ("stored_bytes_max", "call_timeout_ms", "weight"):
+    if (hours := changes.get("bulk_hours")) is not None:
+        check_bulk_hours(hours)
+    for name in ("stored_bytes_max", "call_timeout_ms", "weight", "bulk_hours"):
         if name in changes:
             value = {name: changes[name]}
             change_tenant(connection, tenant_id, value, value, operator)

@@ -8,6 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
+from core.bulk_hours import InvalidBulkHoursError, parse_bulk_hours
 from core.errors import Disposition, MillraceError
 from core.ids import TENANT, new_uuid, public_id
 from tenancy.audit_log import Action, Details
@@ -63,6 +64,14 @@ def check_name(name: str, *, may_be_empty: bool = False) -> None:
     is_empty = not (may_be_empty or name.strip())
     if is_empty or is_hidden or len(name) > NAME_CHARS_MAX:
         raise InvalidTenantNameError
+
+
+def check_bulk_hours(text: str) -> None:
+    """Raise TenantHoursError if the text describes no bulk hours."""
+    try:
+        parse_bulk_hours(text)
+    except InvalidBulkHoursError as error:
+        raise TenantHoursError(f"bulk_hours: {error}") from None
 
 
 def find_tenant(connection: sa.Connection, name: str) -> UUID:
@@ -141,6 +150,13 @@ class TenantNotFoundError(MillraceError):
 
 class InvalidTenantNameError(MillraceError):
     """A name must have 1 to 256 visible characters and no control characters."""
+
+    code = "tenant_refused"
+    disposition = Disposition.REJECT
+
+
+class TenantHoursError(MillraceError):
+    """The bulk hours of the tenant are not valid."""
 
     code = "tenant_refused"
     disposition = Disposition.REJECT

@@ -15,6 +15,7 @@ from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import saved_response
 from api.resources import seconds
+from core.bulk_hours import BULK_HOURS_CHARS_MAX
 from core.ids import KEY, TENANT, parse_public_id, public_id
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import key_row, list_keys, list_tenants, tenant_row
@@ -31,6 +32,7 @@ Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 StoredBytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CallTimeoutMs = Annotated[int, Meta(ge=1, le=CALL_TIMEOUT_MS_MAX)]
 Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
+BulkHours = Annotated[str, Meta(min_length=1, max_length=BULK_HOURS_CHARS_MAX)]
 CacheTtlS = Annotated[int, Meta(ge=1, le=TTL_S_MAX)]
 
 
@@ -50,6 +52,7 @@ class TenantChangeBody(msgspec.Struct, forbid_unknown_fields=True):
     call_timeout_ms: CallTimeoutMs | UnsetType | None = UNSET
     response_cache_ttl_s: CacheTtlS | UnsetType | None = UNSET
     weight: Weight | UnsetType = UNSET
+    bulk_hours: BulkHours | UnsetType | None = UNSET
 
 
 class NewKeyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -189,6 +192,7 @@ def tenant_object(row: Any) -> dict[str, object]:
         "call_timeout_ms": row.call_timeout_ms,
         "response_cache_ttl_s": row.response_cache_ttl_s,
         "weight": row.weight,
+        "bulk_hours": row.bulk_hours,
     }
 
 

@@ -67,6 +67,8 @@ class BatchBody(msgspec.Struct):
     priority: int = PRIORITY_DEFAULT  # extension
     sealed: bool = True  # extension: False allows files to be appended
     deduplicate: bool = False  # extension: identical items are executed once
+    not_before: int | None = None  # extension: no item runs before, seconds since the epoch
+    bulk_hours: str | None = None  # extension: the hours in which its items may run
     max_failed_items: int | None = None  # extension
     max_failed_ratio: float | None = None  # extension
     failed_ratio_sample: int | None = None  # extension
@@ -79,6 +81,8 @@ class ChangeBody(msgspec.Struct):
     completion_window: str | None = None
     expires_at: int | None = None
     priority: int | None = None
+    not_before: int | None = None  # 0 removes it
+    bulk_hours: str | None = None  # an empty text removes them
 
 
 class AppendBody(msgspec.Struct):
@@ -89,12 +93,14 @@ class AppendBody(msgspec.Struct):
 
 @router.post("/v1/batches/{batch_id}")
 async def change(batch_id: str, request: IdempotentRequestDep) -> Response:
-    """Change the deadline or the priority of a job."""
+    """Change the deadline, the priority or the schedule of a job."""
     body = await request.json_body(ChangeBody)
     job_change = JobChange(
         completion_window=body.completion_window,
         expires_at_s=body.expires_at,
         priority=body.priority,
+        not_before_s=body.not_before,
+        bulk_hours=body.bulk_hours,
     )
     changed = {name: value for name, value in asdict(job_change).items() if value is not None}
     control = partial(change_job, change=job_change)
@@ -228,6 +234,8 @@ def _new_job(body: BatchBody, traceparent: str) -> NewJob:
             priority=body.priority,
             sealed=body.sealed,
             deduplicate=body.deduplicate,
+            not_before_s=body.not_before,
+            bulk_hours=body.bulk_hours,
             budget=JobBudget(
                 max_failed_items=body.max_failed_items,
                 max_failed_ratio=body.max_failed_ratio,

@@ -30,6 +30,7 @@ from storage.objects.errors import (
 from tenancy.tenants import (
     InvalidTenantNameError,
     TenantExistsError,
+    TenantHoursError,
     TenantNotFoundError,
     ZeroRetentionConflictError,
 )
@@ -105,6 +106,7 @@ _STATUSES: Final[dict[type[InvalidRequestError], int]] = {
 
 _TENANT_STATUSES: Final[dict[type[MillraceError], int]] = {
     InvalidTenantNameError: 400,
+    TenantHoursError: 400,
     TenantNotFoundError: 404,
     TenantExistsError: 409,
     ZeroRetentionConflictError: 409,

@@ -36,6 +36,7 @@ _TENANT_FIELDS: Final = (
     "zero_retention",
     "call_timeout_ms",
     "weight",
+    "bulk_hours",
     "created_at",
 )
 _KEY_FIELDS: Final = ("id", "tenant", "name", "hint", "created_at", "revoked_at")

@@ -25,6 +25,7 @@ _HEADERS = (
     "zero retention",
     "calls at most",
     "weight",
+    "bulk hours",
     "created",
 )
 
@@ -71,11 +72,18 @@ def update(
             min=1, max=WEIGHT_MAX, help="Its share of a pool, in relation to other tenants' (1)."
         ),
     ] = None,
+    bulk_hours: Annotated[
+        str | None,
+        typer.Option(
+            help="Hours in which items of its batches may run, such as"
+            " `22:00-06:00 Europe/Berlin`, or `off`."
+        ),
+    ] = None,
     data: DataOption = None,
 ) -> None:
     """Change a tenant. API processes and intake apply it within seconds."""
-    if zero_retention is None and call_timeout is None and weight is None:
-        raise typer.BadParameter("give --zero-retention, --call-timeout or --weight")
+    if (zero_retention, call_timeout, weight, bulk_hours) == (None,) * 4:
+        raise typer.BadParameter("give --zero-retention, --call-timeout, --weight or --bulk-hours")
     timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
     changes: dict[str, object] = {}
     if zero_retention is not None:
@@ -84,6 +92,8 @@ def update(
         changes["call_timeout_ms"] = None if timeout_s is None else timeout_s * 1000
     if weight is not None:
         changes["weight"] = weight
+    if bulk_hours is not None:
+        changes["bulk_hours"] = None if bulk_hours == "off" else bulk_hours
     with administration(data) as installation:
         installation.change_tenant(name, changes)
     if zero_retention is not None:
@@ -92,6 +102,8 @@ def update(
         typer.echo(f"{name} call timeout {_seconds_text(timeout_s)}")
     if weight is not None:
         typer.echo(f"{name} weight {weight}")
+    if bulk_hours is not None:
+        typer.echo(f"{name} bulk hours {bulk_hours}")
 
 
 @app.command()
@@ -146,6 +158,7 @@ def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
         "yes" if tenant["zero_retention"] else "no",
         "default" if timeout_ms is None else f"{timeout_ms / 1000:g} s",
         str(tenant["weight"]),
+        tenant["bulk_hours"] or "any",
         time_text(tenant["created_at"]),
     )
 

@@ -58,6 +58,11 @@ PriorityOption: TypeAlias = Annotated[
         min=PRIORITY_MIN, max=PRIORITY_MAX, help="Priority among your jobs; the highest runs first."
     ),
 ]
+NotBeforeOption: TypeAlias = Annotated[
+    datetime | None,
+    typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="No item runs before this time, in UTC."),
+]
+_BULK_HOURS_HELP = "Hours in which items may run, such as `22:00-06:00 Europe/Berlin`"
 _MaxFailedItems: TypeAlias = Annotated[
     int | None, typer.Option(min=0, help="Stop the job when more items than this fail.")
 ]
@@ -95,6 +100,8 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         bool,
         typer.Option("--deduplicate", help="Execute identical lines once; the others get copies."),
     ] = False,
+    not_before: NotBeforeOption = None,
+    bulk_hours: Annotated[str | None, typer.Option(help=f"{_BULK_HOURS_HELP}.")] = None,
     max_failed_items: _MaxFailedItems = None,
     max_failed_ratio: _MaxFailedRatio = None,
     failed_ratio_sample: _FailedRatioSample = None,
@@ -121,6 +128,8 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         priority=priority,
         sealed=None if seal else False,
         deduplicate=deduplicate or None,
+        not_before=_utc_seconds(not_before),
+        bulk_hours=bulk_hours,
         max_failed_items=max_failed_items,
         max_failed_ratio=max_failed_ratio,
         failed_ratio_sample=failed_ratio_sample,
@@ -245,7 +254,7 @@ def resume(client: Client, job: IdArgument) -> None:
 
 @app.command()
 @with_client
-def update(
+def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     client: Client,
     job: IdArgument,
     completion_window: Annotated[
@@ -255,10 +264,19 @@ def update(
         datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="Time of expiry, in UTC.")
     ] = None,
     priority: PriorityOption = None,
+    not_before: NotBeforeOption = None,
+    bulk_hours: Annotated[
+        str | None, typer.Option(help=f"{_BULK_HOURS_HELP}; an empty text removes them.")
+    ] = None,
 ) -> None:
-    """Change the deadline or the priority of a job; print the time of expiry and the priority."""
-    expires_s = expires_at and int(expires_at.replace(tzinfo=UTC).timestamp())
-    body = drop_none(completion_window=completion_window, priority=priority, expires_at=expires_s)
+    """Change the deadline, priority or schedule of a job; print time of expiry and priority."""
+    body = drop_none(
+        completion_window=completion_window,
+        priority=priority,
+        expires_at=_utc_seconds(expires_at),
+        not_before=_utc_seconds(not_before),
+        bulk_hours=bulk_hours,
+    )
     if not body:
         raise typer.BadParameter("give at least one option", param_hint="--completion-window")
     batch = _post(client, job, "", body)
@@ -285,6 +303,11 @@ def append(
 def seal(client: Client, job: IdArgument) -> None:
     """Seal a job: it accepts no more files, and can complete."""
     typer.echo(_state(_post(client, job, "/seal")))
+
+
+def _utc_seconds(at: datetime | None) -> int | None:
+    """Return a time given in UTC, in seconds since the epoch."""
+    return None if at is None else int(at.replace(tzinfo=UTC).timestamp())
 
 
 def _post(client: Client, job: str, action: str, body: dict[str, Any] | None = None) -> Batch:

@@ -88,7 +88,11 @@ class IntakeLoop:
         if now_s >= self._claim_at_s:
             self._claim_at_s = now_s + _CLAIM_INTERVAL_S
             started_count = self.validator.claim() + self._claim_jobs(loads, budgets, pools)
-        held = {job_id: load for job_id in self.leased_jobs.ids if (load := loads.find(job_id))}
+        held = {
+            job_id: load
+            for job_id in self.leased_jobs.ids
+            if (load := loads.find(job_id)) and not load.opens_s  # else it needs no lease
+        }
         changed_since = self.leased_jobs.reload_changed(held)
         self.leased_jobs.release_finished(held)
         leased = loads.leased(held)

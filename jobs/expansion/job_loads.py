@@ -64,9 +64,11 @@ class OpenJob:
         return msgspec.structs.replace(self.ref, input_key=file.key)
 
 
-_LEFT_S: Final = sa.cast(sa.extract("epoch", jobs.c.expires_at - sa.func.now()), sa.Double).label(
-    "left_s"
-)
+def _epoch(time: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
+    return sa.cast(sa.extract("epoch", time), sa.Double)
+
+
+_LEFT_S: Final = _epoch(jobs.c.expires_at - sa.func.now()).label("left_s")
 
 
 _COUNTED: Final = job_counters.c
@@ -97,7 +99,7 @@ def leases_query() -> sa.Select[Any]:
 def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return the query of the loads of all jobs of a kind, open or not.
 
-    Its columns are `columns`, and then the fields of `JobLoad`.
+    Its columns are `columns`, and then the fields of `JobLoad` without `opens_s`.
     """
     return (
         sa.select(
@@ -113,8 +115,11 @@ def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any
             jobs.c.control_version,
             _ITEM_BYTES,
             HAS_VOID_ITEMS.label("has_void_items"),
-            sa.cast(sa.extract("epoch", jobs.c.created_at), sa.Double).label("created_s"),
+            _epoch(jobs.c.created_at).label("created_s"),
             (job_cursors.c.copy_count > 0).label("has_copies"),
+            _epoch(jobs.c.expires_at).label("deadline_s"),
+            sa.func.coalesce(_epoch(jobs.c.not_before), 0.0).label("not_before_s"),
+            sa.func.coalesce(jobs.c.bulk_hours, "").label("bulk_hours"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)
@@ -156,7 +161,7 @@ def request_loads(
 
     A tenant may have any number of them open.
     """
-    return [JobLoad._make(row) for row in connection.execute(requests_query(pools, count_max))]
+    return [JobLoad(*row) for row in connection.execute(requests_query(pools, count_max))]
 
 
 def request_counts(connection: sa.Connection, pools: Collection[str]) -> Counter[str]:

@@ -3,7 +3,8 @@
 Invariant: after a refresh the loads are those of a new snapshot of Postgres. The rows of jobs, of
 cursors and of counters carry the transaction that last wrote them (`changed_xid`), so a refresh
 reads exactly those rows whose transaction the previous snapshot did not see. No clock takes part,
-and transactions may commit in any order. Only the time to the deadline is that of the last read.
+and transactions may commit in any order. Only the time to the deadline is that of the last read,
+and whether a job waits for its time or hours follows the database's clock.
 """
 
 import logging
@@ -19,6 +20,7 @@ import sqlalchemy as sa
 from core.states import JobKind
 from jobs import metrics
 from jobs.expansion.job_loads import OPEN, find_leases, loads_query
+from jobs.expansion.job_openings import JobOpenings, jobs_of
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
 from jobs.tables.jobs import job_counters, job_cursors, jobs
@@ -34,6 +36,7 @@ RECONCILE_INTERVAL_S: Final = 60.0
 _SNAPSHOT: Final = sa.select(
     sa.cast(sa.func.pg_postmaster_start_time(), sa.Text).label("server"),
     sa.cast(sa.func.pg_current_snapshot(), sa.Text).label("snapshot"),
+    sa.cast(sa.extract("epoch", sa.func.now()), sa.Double).label("now_s"),
 ).subquery("taken")
 
 # Rows that were dumped from another cluster may have numbers that are still to come in this one.
@@ -58,7 +61,8 @@ def _changed(table: sa.Table, job_id: sa.Column[Any]) -> sa.Select[Any]:
 
 
 ALL_OPEN: Final = _with_snapshot(OPEN)
-"""The query of all open batches. Its first columns are the server, the snapshot and a constant."""
+"""The query of all open batches. Its first columns are the server, the snapshot, the time and a
+constant."""
 
 CHANGES: Final = _with_snapshot(
     jobs.c.id.in_(
@@ -70,8 +74,8 @@ CHANGES: Final = _with_snapshot(
         )
     )
 )
-"""The query of what `changes_since` names. Its first columns are the server, the new snapshot, and
-whether the job is open. It has one row, without a job, if nothing changed."""
+"""The query of what `changes_since` names. Its first columns are the server, the new snapshot, the
+time, and whether the job is open. It has one row, without a job, if nothing changed."""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,7 @@ class OpenLoads:
     """Leased jobs of every process, and whether the lease is suspended."""
 
     results: ResultPartitions = field(default_factory=ResultPartitions)
+    openings: JobOpenings = field(default_factory=JobOpenings)
     _unavailable: frozenset[int] = frozenset()
 
     def find(self, job_id: UUID) -> JobLoad | None:
@@ -111,6 +116,7 @@ class OpenLoads:
         """Replace the load of a job; None: the job is not open."""
         before = self.by_id.pop(job_id, None)
         if load is not None:
+            load = self.openings.with_opening(load)
             self.by_id[job_id] = load
         self.outstanding += _outstanding(load) - _outstanding(before)
         self._replace_outstanding(before, load)
@@ -128,14 +134,18 @@ class OpenLoads:
         if after is not None and after.outstanding:
             self.outstanding_by_pool.setdefault(after.pool, {})[after.job_id] = after
 
-    def apply(self, connection: sa.Connection) -> bool:
-        """Read what changed since the snapshot; return False if the server is another one."""
+    def apply(self, connection: sa.Connection, *, hours_at_once: bool = False) -> bool:
+        """Read what changed since the snapshot; return False if the server is another one.
+
+        Tenants' hours are those of the snapshot with `hours_at_once`, else up to 2 s old.
+        """
         leases = find_leases(connection)
         changed_leases = {job_id for job_id, _ in leases.items() ^ self.leases.items()}
         rows = connection.execute(CHANGES, changes_since(self.snapshot, changed_leases)).all()
         if self.server != rows[0].server:
             return False
         self._apply_rows(rows)
+        self._apply_openings(connection, at_once=hours_at_once)
         self.leases = leases
         self._apply_partitions()
         return True
@@ -144,14 +154,25 @@ class OpenLoads:
         """Read the rows of all open jobs, into empty loads."""
         self._apply_partitions()
         self._apply_rows(connection.execute(ALL_OPEN).all())
+        self._apply_openings(connection, at_once=True)
         self.leases = find_leases(connection)
 
+    def _apply_openings(self, connection: sa.Connection, *, at_once: bool) -> None:
+        """Apply changed hours of tenants, and open and close jobs whose time has come."""
+        changed = self.openings.refresh(connection, at_once=at_once)
+        due = self.openings.pop_due()
+        if changed:
+            due += jobs_of(changed, self.by_id.values())
+        for job_id in due:
+            if load := self.by_id.get(job_id):
+                self.replace(job_id, load)
+
     def _apply_rows(self, rows: Iterable[Sequence[Any]]) -> None:
-        for server, snapshot, is_open, job_id, *rest in rows:
-            self.server, self.snapshot = server, snapshot
+        for server, snapshot, now_s, is_open, job_id, *rest in rows:
+            self.server, self.snapshot, self.openings.now_s = server, snapshot, now_s
             if job_id is None:
                 return  # the only row: nothing changed
-            self.replace(job_id, JobLoad._make((job_id, *rest)) if is_open else None)
+            self.replace(job_id, JobLoad(job_id, *rest) if is_open else None)
 
     def _apply_partitions(self) -> None:
         if self._unavailable != self.results.unavailable:
@@ -203,9 +224,9 @@ class LoadCache:
             known, self._loads = self._loads, None
             one_snapshot = self.engine.execution_options(isolation_level="REPEATABLE READ")
             with one_snapshot.begin() as connection:
-                if not fresh.apply(connection):
+                if not fresh.apply(connection, hours_at_once=True):
                     return
-                is_known = known is not None and known.apply(connection)
+                is_known = known is not None and known.apply(connection, hours_at_once=True)
             if is_known and known is not None and known.sums.by_pool != fresh.sums.by_pool:
                 metrics.LOAD_MISMATCHES.inc()
                 _LOG.error("loads in memory differed from their rows")

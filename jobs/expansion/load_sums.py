@@ -33,6 +33,10 @@ class JobLoad(NamedTuple):
     has_void_items: bool = False  # it was resumed, and `ResumeSweep` has not re-emitted them yet
     created_s: float = 0.0  # seconds since the epoch
     has_copies: bool = False  # items below the cursor that take over the result of another
+    deadline_s: float = 0.0  # seconds since the epoch
+    not_before_s: float = 0.0  # the same; no item is emitted before
+    bulk_hours: str = ""  # of the job; empty: it has none of its own
+    opens_s: float = 0.0  # when its items may be emitted; 0: now
 
     @property
     def tenant_pool(self) -> TenantPool:
@@ -68,10 +72,10 @@ class JobLoad(NamedTuple):
     def remaining(self) -> int:
         """Items in the input file that may be emitted.
 
-        Zero while the job has void items: an item that is emitted above the cursor before those
-        below it are re-emitted would count as missing, and run twice.
+        Zero outside of its hours, and while the job has void items: an item that is emitted above
+        the cursor before those below it are re-emitted would count as missing, and run twice.
         """
-        return 0 if self.has_void_items else max(0, self.total - self.emitted)
+        return 0 if self.has_void_items or self.opens_s else max(0, self.total - self.emitted)
 
 
 @dataclass(slots=True)

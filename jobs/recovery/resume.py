@@ -108,6 +108,8 @@ def jobs_within_window(
         found = loads.find(job_id)
         if found is None:
             continue  # it was closed between the two queries, or its partition is unavailable
+        if found.opens_s:
+            continue  # it waits for its hours
         key, count = found.tenant_pool, found.outstanding
         if not outstanding[key] or outstanding[key] + count <= window_items_max:
             outstanding[key] += count

@@ -66,7 +66,8 @@ class StallWatch:
         for everything outstanding: items in a queue are not lost. The wait restarts at `joined_s`,
         when the newest replica of the pool joined, because that replica takes over the items of a
         lost one. `unlisted` counts outstanding items by pool that are not among `loads`. The wait
-        also restarts while a job is in `in_flight`: a live replica has its items, however slow.
+        also restarts while a job is in `in_flight`: a live replica has its items, however slow, and
+        while a resumed job waits for its hours: then its void items are re-emitted.
         """
         before, self._progress = self._progress, {}
         outstanding = Counter(unlisted)
@@ -80,6 +81,7 @@ class StallWatch:
                 or (progress.emitted, progress.terminal) != (load.emitted, load.terminal)
                 or not load.outstanding
                 or load.job_id in in_flight
+                or (load.opens_s and load.has_void_items)
             ):
                 progress = _Progress(load.emitted, load.terminal, now_s)
             self._progress[load.job_id] = progress

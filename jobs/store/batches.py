@@ -4,6 +4,7 @@ A job belongs to one tenant and is not found for any other. A job of kind `reque
 """
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,12 +23,14 @@ from jobs.errors import InvalidFieldError, JobEndedError, JobNotFoundError, Open
 from jobs.store.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, UNFINISHED, find_input
 from jobs.store.job_closing import cancel_owned_job
 from jobs.store.job_options import JobOptions, window_seconds
+from jobs.store.job_schedule import check_schedule
 from jobs.store.keyset_pages import Page, PageCursor, read_page, unknown_cursor_error
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from registry.models import ENDPOINTS
 from storage.postgres.database_times import seconds
+from tenancy.tables import tenants
 from tenancy.tenants import has_zero_retention
 
 _COUNTERS: Final = [
@@ -68,6 +71,16 @@ def create_job(
     options = new.options.checked_values()
     file = find_input(connection, tenant_id, new.input_file_id)
     check_open_batch_limit(connection, tenant_id, open_max=open_max)
+    now, tenant_hours = connection.execute(
+        sa.select(sa.func.now(), tenants.c.bulk_hours).where(tenants.c.id == tenant_id)
+    ).one()
+    check_schedule(
+        now=now,
+        expires_at=now + timedelta(seconds=window_s),
+        not_before=options["not_before"],
+        bulk_hours=options["bulk_hours"],
+        tenant_hours=tenant_hours,
+    )
     job_id = new_uuid()
     created_at = connection.execute(
         jobs.insert()
@@ -115,7 +128,8 @@ def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) ->
     """Return a page of the tenant's jobs with their counters. Raises InvalidFieldError."""
     if cursor.after is not None and not _is_batch(connection, cursor.after):
         raise unknown_cursor_error()
-    return read_page(connection, listed_query(), jobs, tenant_id=tenant_id, cursor=cursor)
+    query = listed_query().add_columns(_tenant_hours(tenant_id))
+    return read_page(connection, query, jobs, tenant_id=tenant_id, cursor=cursor)
 
 
 def listed_query(*, with_errors: bool = False) -> sa.Select[Any]:
@@ -135,7 +149,7 @@ def listed_query(*, with_errors: bool = False) -> sa.Select[Any]:
     appended = sa.select(
         sa.func.json_agg(aggregate_order_by(file, columns.number))
     ).scalar_subquery()
-    query = with_counters().add_columns(appended.label("appended"))
+    query = with_counters().add_columns(appended.label("appended"), sa.func.now().label("now"))
     return query.where(IS_BATCH, jobs.c.deleted_at.is_(None))
 
 
@@ -176,7 +190,14 @@ def checked_window_s(new: NewJob) -> int:
 def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
     is_owned = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
-    return listed_query(with_errors=with_errors).where(*is_owned)
+    query = listed_query(with_errors=with_errors).add_columns(_tenant_hours(tenant_id))
+    return query.where(*is_owned)
+
+
+def _tenant_hours(tenant_id: UUID) -> sa.ColumnElement[str]:
+    """Return the bulk hours of a tenant, read once for a query."""
+    query = sa.select(tenants.c.bulk_hours).where(tenants.c.id == tenant_id)
+    return query.scalar_subquery().label("tenant_bulk_hours")
 
 
 def with_counters() -> sa.Select[Any]:

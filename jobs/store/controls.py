@@ -1,9 +1,12 @@
-"""Controls of an open job: pause, resume, deadline, priority, append, seal. One transaction each.
+"""Controls of an open job: pause, resume, deadline, priority, schedule, append, seal.
+
+One transaction each.
 
 A pause makes records on the log void whose items did not run yet; after a resume intake re-emits
 these items from the input file. So a paused job occupies neither the log nor a batcher.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,9 +20,11 @@ from jobs.store.batches import find_job
 from jobs.store.files import find_input
 from jobs.store.job_closing import lock_counters, lock_owned_job, settle_if_complete
 from jobs.store.job_options import WINDOW_S_MAX, WINDOW_S_MIN, check_priority, window_seconds
+from jobs.store.job_schedule import check_schedule, checked_hours, checked_not_before
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, outbox_insert
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
+from tenancy.tables import tenants
 from topics.records.catalogue import CONTROL
 from topics.records.records import JobControl
 
@@ -35,6 +40,8 @@ class JobChange:
     completion_window: str | None = None  # from the job's creation
     expires_at_s: int | None = None  # seconds since the epoch
     priority: int | None = None
+    not_before_s: int | None = None  # seconds since the epoch; 0: it may begin at once
+    bulk_hours: str | None = None  # empty: it has no hours of its own
 
 
 def pause_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
@@ -63,7 +70,7 @@ def resume_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) 
 def change_job(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, change: JobChange
 ) -> sa.Row[Any]:
-    """Change a job's deadline or priority.
+    """Change a job's deadline, priority or schedule.
 
     Raises JobNotFoundError, JobNotOpenError, InvalidFieldError.
     """
@@ -84,9 +91,27 @@ def change_job(
         if is_late and expires_at > row.expires_at:
             values["void_below"] = row.control_version + 1
         values["completion_window"] = change.completion_window or _window_to(expires_at, row)
+    if change.not_before_s is not None:
+        values["not_before"] = checked_not_before(change.not_before_s)
+    if change.bulk_hours is not None:
+        values["bulk_hours"] = checked_hours(change.bulk_hours)
+    if values.keys() & {"expires_at", "not_before", "bulk_hours"}:
+        _check_schedule(connection, row, values)
     if values:
         write_control_state(connection, row, values)
     return find_job(connection, tenant_id, job_id)
+
+
+def _check_schedule(connection: sa.Connection, row: sa.Row[Any], values: Mapping[str, Any]) -> None:
+    """Raise InvalidFieldError if no item of the changed job could be emitted before its end."""
+    hours = sa.select(tenants.c.bulk_hours).where(tenants.c.id == row.tenant_id)
+    check_schedule(
+        now=row.now,
+        expires_at=values.get("expires_at", row.expires_at),
+        not_before=values.get("not_before", row.not_before),
+        bulk_hours=values.get("bulk_hours", row.bulk_hours),
+        tenant_hours=connection.scalar(hours),
+    )
 
 
 def _window_to(expires_at: datetime, row: sa.Row[Any]) -> str:

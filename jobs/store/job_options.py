@@ -1,4 +1,4 @@
-"""Options of a job: completion window, priority, sealing, deduplication and budgets."""
+"""Options of a job: completion window, schedule, priority, sealing, deduplication and budgets."""
 
 import re
 from dataclasses import asdict, dataclass, field
@@ -7,6 +7,7 @@ from typing import Any, Final
 from core.states import CloseReason
 from core.urgency import PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
 from jobs.errors import InvalidFieldError
+from jobs.store.job_schedule import checked_hours, checked_not_before
 from topics.records.catalogue import COMPLETION_WINDOW_DAYS_MAX
 
 WINDOW_S_MIN: Final = 30
@@ -46,6 +47,8 @@ class JobOptions:
     priority: int = PRIORITY_DEFAULT
     sealed: bool = True  # False: files may be appended until it is sealed
     deduplicate: bool = False  # identical items run once
+    not_before_s: int | None = None  # seconds since the epoch; no item is emitted before
+    bulk_hours: str | None = None  # when its items may be emitted; None: at any time
     budget: JobBudget = field(default_factory=JobBudget)
 
     def checked_values(self) -> dict[str, Any]:
@@ -61,6 +64,8 @@ class JobOptions:
             "sealed": self.sealed,
             "total_final": self.sealed,
             "deduplicate": self.deduplicate,
+            "not_before": checked_not_before(self.not_before_s),
+            "bulk_hours": checked_hours(self.bulk_hours),
             **bounds,
         }
 

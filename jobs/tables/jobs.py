@@ -42,6 +42,12 @@ jobs: Final = sa.Table(
         comment="0 to 9, among the jobs of its tenant; the highest first",
     ),
     timestamp("paused_at", comment="NULL: not paused"),
+    timestamp("not_before", comment="no item is emitted before; NULL: at once"),
+    sa.Column[str](
+        "bulk_hours",
+        sa.Text,
+        comment="when its items may be emitted, within the hours of its tenant; NULL: at any time",
+    ),
     timestamp(
         "quarantined_until",
         comment="its tenant is in quarantine on its pool; NULL: its items may run",

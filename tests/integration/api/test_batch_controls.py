@@ -1,15 +1,19 @@
 """Goal: owners control their batches over HTTP, other tenants cannot, and errors name the field."""
 
+import time
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
 from jobs.tables.files import job_inputs
+from tenancy.tables import tenants
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
 from tests.integration.api.sites import Site
 from tests.integration.api.test_batches import set_job
+from tests.integration.jobs.rows import execute
 
 TRIES = "x-stainless-retry-count"
 ACTIONS = ("pause", "resume", "seal", "append", "")
@@ -47,6 +51,9 @@ def test_a_batch_shows_its_controls(site: Site) -> None:
         "priority": 5,
         "paused_at": None,
         "quarantined_until": None,
+        "not_before": None,
+        "bulk_hours": None,
+        "opens_at": None,
         "close_reason": None,
         "sealed": True,
         "appended_files": [],
@@ -103,6 +110,57 @@ def test_deadline_and_priority_change(site: Site) -> None:
     assert moved["expires_at"] == moment
     assert moved["completion_window"] == f"{moment - batch['created_at']}s"
     assert posted(site, batch["id"], body={})["expires_at"] == moment
+
+
+def test_a_batch_shows_when_its_items_may_run(site: Site) -> None:
+    now = created(site)["created_at"]
+    shown = own(created(site, not_before=now + 3600))
+    assert (shown["not_before"], shown["opens_at"]) == (now + 3600, now + 3600)
+    past = own(created(site, not_before=now - 3600))
+    assert (past["not_before"], past["opens_at"]) == (now - 3600, None)
+    # Open from the full hour after the next one on, for 59 minutes.
+    hour = time.gmtime(now + 7200).tm_hour
+    hours = f"{hour:02}:00-{hour:02}:59 UTC"
+    batch = created(site, bulk_hours=hours)
+    opens = now - now % 3600 + 7200
+    assert (own(batch)["bulk_hours"], own(batch)["opens_at"]) == (hours, opens)
+    path = batch["id"]
+    later = posted(site, path, body={"not_before": opens + 60})
+    assert (own(later)["not_before"], own(later)["opens_at"]) == (opens + 60, opens + 60)
+    removed = own(posted(site, path, body={"not_before": 0, "bulk_hours": ""}))
+    assert (removed["not_before"], removed["bulk_hours"], removed["opens_at"]) == (None,) * 3
+    execute(site.engine, sa.update(tenants).values(bulk_hours=hours))
+    with site.client() as client:
+        assert own(ok(client.get(f"/v1/batches/{path}")))["opens_at"] == opens
+
+
+def test_a_schedule_without_time_before_the_deadline_is_refused(
+    site: Site, client: httpx.Client
+) -> None:
+    file = file_id(client)
+    now = created(site)["created_at"]
+    closed = time.gmtime(now - 2 * 3600).tm_hour
+    hours = f"{closed:02}:00-{closed:02}:30 UTC"
+
+    def refusal(path: str = "/v1/batches", **fields: object) -> tuple[str, str]:
+        body = fields if path != "/v1/batches" else batch_body(file, **fields)
+        error = refused(client.post(path, json=body), 400)
+        return error["param"], error["message"]
+
+    for wrong in (now + 86_400 + 60, 2**70, -(2**70)):
+        assert refusal(not_before=wrong)[0] == "not_before"
+    assert refusal(bulk_hours="22:00-06:00")[0] == "bulk_hours"
+    param, message = refusal(bulk_hours="22:00-06:00 Mars")
+    assert (param, message[:6]) == ("bulk_hours", "'Mars'")
+    param, message = refusal(bulk_hours=hours, completion_window="1h")
+    assert param == "bulk_hours"
+    assert "deadline" in message
+    path = f"/v1/batches/{created(site, not_before=now + 7200)['id']}"
+    assert refusal(path, completion_window="1h")[0] == "not_before"
+    assert refusal(path, not_before=now + 86_400 + 60)[0] == "not_before"
+    assert refusal(path, bulk_hours=hours, completion_window="3h")[0] == "bulk_hours"
+    execute(site.engine, sa.update(tenants).values(bulk_hours=hours))
+    assert refusal(completion_window="1h")[0] == "completion_window"
 
 
 def test_files_are_appended_until_the_batch_is_sealed(site: Site, client: httpx.Client) -> None:

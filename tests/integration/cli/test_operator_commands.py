@@ -103,6 +103,22 @@ def test_weight_of_a_tenant_is_set() -> None:
         assert done.exit_code == ExitCode.USAGE
 
 
+def test_bulk_hours_of_a_tenant_are_set() -> None:
+    listed = partial(listed_tenant, "bulk_hours")
+    millrace("tenants", "create", "acme")
+    assert listed() is None
+    hours = "Mon-Fri 22:00-06:00, Sat-Sun 00:00-24:00 Europe/Berlin"
+    done = millrace("tenants", "update", "acme", "--bulk-hours", hours)
+    assert done.stdout == f"acme bulk hours {hours}\n"
+    assert listed() == hours
+    failed = millrace("tenants", "update", "acme", "--bulk-hours", "22:00-06:00 Mars")
+    assert failed.exit_code == ExitCode.USAGE
+    assert "bulk_hours: 'Mars' is no time zone" in failed.stderr
+    assert listed() == hours
+    millrace("tenants", "update", "acme", "--bulk-hours", "off")
+    assert listed() is None
+
+
 def test_key_of_an_unknown_tenant_is_refused() -> None:
     failed = millrace("keys", "create", "--tenant", "unknown")
 

@@ -23,7 +23,7 @@ from topics.clients.producer import RecordProducer
 def job_loads(connection: sa.Connection) -> list[JobLoad]:
     """Return the load of every open batch, oldest first, counted from rows."""
     query = loads_query(JobKind.BATCH).where(OPEN).order_by(jobs.c.created_at, jobs.c.id)
-    return [JobLoad._make(row) for row in connection.execute(query)]
+    return [JobLoad(*row) for row in connection.execute(query)]
 
 
 def assert_equal_loads(cached: OpenLoads, connection: sa.Connection) -> list[JobLoad]:

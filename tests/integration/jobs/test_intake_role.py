@@ -183,6 +183,34 @@ def test_a_tenant_is_served_although_another_fills_every_slot_and_the_budget(
     assert site.scalar(cursor) == 100
 
 
+def test_a_job_is_validated_at_once_and_emitted_from_its_time_on(
+    site: Site,
+    kafka: KafkaSettings,
+    env: dict[str, str],
+    store_lines: Callable[[str, int], None],
+    producer: RecordProducer,
+) -> None:
+    store_lines("in", 200)
+    later = sa.func.now() + sa.text("interval '1 hour'")
+    with running(env), pool_that_can_do(1e6, producer):
+        (waiting,) = site.add_jobs(1, not_before=later)
+        until(lambda: [job.state for job in site.rows()] == ["in_progress"])
+        site.add_jobs(1)
+        until(lambda: site.emitted() == 200)  # the rounds went on, without the first job
+        held = sa.select(job_leases.c.job_id).where(job_leases.c.job_id == waiting)
+        free = held.where(job_leases.c.expires_at <= sa.func.now())
+        until(lambda: site.scalar(free) == waiting)  # that of its validation
+        cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == waiting)
+        assert site.scalar(cursor) == 0
+        soon = sa.func.now() + sa.text("interval '1 second'")
+        execute(site.engine, sa.update(jobs).values(not_before=soon))
+        until(lambda: site.emitted() == 400)
+        is_later = sa.select(job_cursors.c.job_id).where(
+            job_cursors.c.job_id == waiting, sa.func.now() >= jobs.c.not_before
+        )
+        assert site.scalar(is_later.join(jobs, jobs.c.id == waiting)) == waiting
+
+
 def test_small_invalid_files_fail_while_a_large_one_is_validated(
     site: Site, env: dict[str, str], objects: LocalObjectStore
 ) -> None:

@@ -15,6 +15,7 @@ from jobs.expansion.load_cache import CHANGES, LoadCache, changes_since
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing import leases
 from jobs.tables.jobs import job_counters, job_cursors, jobs
+from tenancy.tables import tenants
 from tests.integration.jobs.expansion_process import assert_equal_loads
 from tests.integration.jobs.rows import add_running_job, add_tenant, execute, without_guards
 
@@ -184,3 +185,30 @@ def test_jobs_of_unavailable_partitions_do_not_count(engine: sa.Engine, cache: L
         assert loads.find(away) is None
         assert loads.find(other) is not None
         assert len(loads.by_id) == 2
+
+
+def test_jobs_follow_the_hours_of_their_tenant(engine: sa.Engine, cache: LoadCache) -> None:
+    """A tenant's row is no part of what marks a change of its jobs."""
+    with engine.begin() as connection:
+        tenant_id, other_id = (add_tenant(connection) for _ in range(2))
+        jobs_of = [add_running_job(connection, owner, 300) for owner in (tenant_id, other_id)]
+        hour = connection.scalar(sa.text("SELECT extract(hour FROM now() AT TIME ZONE 'UTC')"))
+    closed = f"{(int(hour or 0) + 5) % 24:02}:00-{(int(hour or 0) + 6) % 24:02}:00 UTC"
+
+    def emitting() -> list[bool]:
+        with cache.current() as loads:
+            loads.openings._refresh_s = 0.0  # as two seconds later
+        with cache.current() as loads:
+            return [loads.by_id[job_id].remaining > 0 for job_id in jobs_of]
+
+    assert emitting() == [True, True]
+    mine = sa.update(tenants).where(tenants.c.id == tenant_id)
+    execute(engine, mine.values(bulk_hours=closed))
+    assert emitting() == [False, True]
+    with cache.current() as loads:
+        assert loads.sums.by_pool["pool-small"].unfinished == 300
+    before = metrics.LOAD_MISMATCHES._value.get()
+    execute(engine, mine.values(bulk_hours=None))
+    cache.reconcile()  # reads the hours at once
+    assert metrics.LOAD_MISMATCHES._value.get() == before
+    assert emitting() == [True, True]

@@ -57,6 +57,7 @@ SELECT md5('o' || n)::uuid, md5('t' || 1 + n % 20)::uuid, '/v1/embeddings', md5(
 FROM generate_series(1, 2000) n
 """
 OPEN_OF_EACH = 100
+TENANTS = 21
 
 TOMBSTONES = """
 INSERT INTO tenants (id, name) VALUES (md5('t99')::uuid, 't99');
@@ -116,7 +117,7 @@ def test_list_queries_use_their_indexes(connection: sa.Connection) -> None:
         text, rows = plan(connection, query)
         assert "pk_jobs" in text
         assert not READS_ALL_APPENDED.search(text)
-        assert rows <= 3
+        assert rows <= 3 + TENANTS  # the hours of one, in a table that fits into a page
 
 
 @pytest.mark.parametrize("ascending", [True, False])

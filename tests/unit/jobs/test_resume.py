@@ -49,6 +49,11 @@ def test_a_job_closed_between_the_queries_is_skipped() -> None:
     assert chosen_of(ids(1, 2), [load(2, 10)]) == ids(2)
 
 
+def test_a_job_outside_of_its_hours_is_resumed_later() -> None:
+    waiting = load(1, 10)._replace(not_before_s=1e12)
+    assert chosen_of(ids(1, 2), [waiting, load(2, 10)]) == ids(2)
+
+
 @given(
     due=st.lists(st.integers(0, 2000), max_size=20),
     others=st.lists(st.integers(0, 500), max_size=5),

@@ -79,3 +79,13 @@ def test_repeatedly_joining_replicas_do_not_hide_a_loss(watch: StallWatch) -> No
     for now_s in range(0, 660, 10):
         assert watch.find_stalled([STALLED], now_s, joined_s={"pool": float(now_s)}) == []
     assert watch.find_stalled([STALLED], 660, joined_s={"pool": 660.0}) == [STALLED]
+
+
+def test_a_resumed_job_outside_of_its_hours_does_not_stall(watch: StallWatch) -> None:
+    waiting = STALLED._replace(opens_s=1e9, has_void_items=True)
+    assert watch.find_stalled([waiting], 0) == []
+    assert watch.find_stalled([waiting], 6000) == []
+    # Items that were emitted before the hours ended may be lost, as in any job.
+    emitted = STALLED._replace(opens_s=1e9)
+    assert watch.find_stalled([emitted], 6001) == []
+    assert watch.find_stalled([emitted], 6100) == [emitted]

@@ -92,6 +92,7 @@ def test_a_tenant_is_created_shown_and_changed(client: httpx.Client) -> None:
         "call_timeout_ms": None,
         "response_cache_ttl_s": None,
         "weight": 1,
+        "bulk_hours": None,
     }
     path = f"{TENANTS}/{made['id']}"
     limits = {
@@ -99,6 +100,7 @@ def test_a_tenant_is_created_shown_and_changed(client: httpx.Client) -> None:
         "call_timeout_ms": 1000,
         "response_cache_ttl_s": 60,
         "weight": 1000,
+        "bulk_hours": "22:00-06:00 Europe/Berlin",
     }
     assert ok(client.post(path, json=limits)) == {**made, **limits}
     assert ok(client.post(path, json={})) == {**made, **limits}
@@ -146,6 +148,9 @@ def test_an_invalid_tenant_is_refused(
         {"weight": 1001},
         {"weight": 1.5},
         {"weight": None},
+        {"bulk_hours": "22:00-06:00 Mars"},
+        {"bulk_hours": ""},
+        {"bulk_hours": "x" * 201},
         {"zero_retention": None},
     ],
 )
