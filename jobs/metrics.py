@@ -24,6 +24,14 @@ LOAD_MISMATCHES: Final = Counter(
     "millrace_intake_load_mismatches_total",
     "Reconciliations that found other loads in memory than in the rows of jobs.",
 )
+JOBS_URGENT: Final = Gauge(
+    "millrace_intake_urgent_jobs",
+    "Jobs that are served in the order of their deadlines, which are at risk.",
+)
+JOBS_RELEGATED: Final = Gauge(
+    "millrace_intake_relegated_jobs",
+    "Jobs that cannot end in time with the others of their tenant.",
+)
 JOBS_HELD: Final = Gauge("millrace_intake_jobs_held", "Jobs whose lease this process holds.")
 TENANT_QUARANTINES: Final = Gauge(
     "millrace_tenant_quarantines",

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from core.clock import Clock
 from jobs import metrics
+from jobs.expansion.allowances import allowances
+from jobs.expansion.deadline_planner import DeadlinePlanner, supplies
 from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache, OpenLoads
@@ -17,7 +19,6 @@ from jobs.expansion.tenant_weights import TenantWeights
 from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
-    allowances,
     pool_budgets,
     remaining_of,
     select_jobs,
@@ -50,11 +51,15 @@ class IntakeLoop:
     notifications: NotificationListener
     clock: Clock
     stop: threading.Event
+    deadlines: DeadlinePlanner = field(init=False)
     _claim_at_s: float = 0.0
     _idle_round_s: float = 0.0
     _wakeup_delay_s: float = _ROUND_PAUSE_S
     _was_notified: bool = False
     _has_more: bool = False
+
+    def __post_init__(self) -> None:
+        self.deadlines = DeadlinePlanner(self.clock, turn_s=self.settings.window_s)
 
     def run_once(self) -> None:
         """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_UNAVAILABLE`."""
@@ -97,7 +102,8 @@ class IntakeLoop:
         self.leased_jobs.release_finished(held)
         leased = loads.leased(held)
         windows = self._windows(loads, remaining_of(leased), budgets)
-        allowed = allowances(leased, loads.sums.by_tenant_pool, windows)
+        plans = self.deadlines.plans
+        allowed = allowances(leased, loads.sums.by_tenant_pool, windows, plans)
         # They may have been resumed since `loads` was read: then their void items come first.
         for job_id in changed_since:
             allowed.pop(job_id, None)
@@ -113,12 +119,15 @@ class IntakeLoop:
         before, count_max = self.leased_jobs.ids, self.settings.jobs_held_max
         by_tenant_pool = loads.sums.by_tenant_pool
         remaining = {key: load.remaining for key, load in by_tenant_pool.items()}
+        windows = self._windows(loads, remaining, budgets)
+        self._plan_deadlines(loads, windows, available)
         ranked = select_jobs(
             by_tenant_pool,
-            self._windows(loads, remaining, budgets),
+            windows,
             available=available,
             unclaimable=loads.leases.keys() - before,
             count_max=count_max,
+            plans=self.deadlines.plans,
         )
         self.leased_jobs.acquire(ranked, count_max)
         claimed = self.leased_jobs.ids - before
@@ -126,6 +135,22 @@ class IntakeLoop:
             ref = self.leased_jobs.by_id[job_id].job.ref
             self.weights.learn(ref.tenant_id, ref.weight)
         return len(claimed)
+
+    def _plan_deadlines(
+        self,
+        loads: OpenLoads,
+        windows: Mapping[TenantPool, int],
+        pools: Mapping[str, PoolCapacity],
+    ) -> None:
+        """Plan the order of jobs by their deadlines, if it is time."""
+        if not self.deadlines.is_due:
+            return
+        rates = {name: pool.items_per_s for name, pool in pools.items()}
+        window_s = self.settings.window_s
+        supply = supplies(
+            windows, rates, self.weights.weight, now_s=loads.openings.now_s, lag_s=2 * window_s
+        )
+        self.deadlines.refresh(loads.sums.by_tenant_pool, loads.counted(), supply)
 
     def _windows(
         self, loads: OpenLoads, remaining: Mapping[TenantPool, int], budgets: Mapping[str, int]

@@ -106,6 +106,12 @@ class OpenLoads:
         """Return the load of an open job; None also if its partition is unavailable."""
         return self._counted(self.by_id.get(job_id))
 
+    def counted(self) -> Iterable[JobLoad]:
+        """Return the loads of all jobs except those of unavailable partitions, as in `sums`."""
+        if not self._unavailable:
+            return self.by_id.values()
+        return [load for load in self.by_id.values() if self._counted(load) is not None]
+
     def leased(self, held: Collection[UUID]) -> list[JobLoad]:
         """Return the loads of all jobs in expansion, oldest first; this process holds `held`."""
         ids = {job_id for job_id, is_suspended in self.leases.items() if not is_suspended}

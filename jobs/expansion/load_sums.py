@@ -4,14 +4,17 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from core.limits import CHUNK_BYTES_MAX
-from core.urgency import PRIORITY_DEFAULT, rank
+from core.urgency import PRIORITY_DEFAULT, rank, tail_rank
 
 TenantPool: TypeAlias = tuple[UUID, str]
 """A tenant and a pool; the tenant's jobs on the pool share one window."""
+
+DUE_SPAN_S: Final = 10.0
+"""Width of the spans in which work is summed up by its deadline."""
 
 Age: TypeAlias = tuple[float, UUID]
 """Orders jobs, the oldest first: the time of creation, seconds since the epoch, and the id."""
@@ -60,8 +63,20 @@ class JobLoad(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Its rank among the jobs of its tenant: the lowest goes first, equal ranks share."""
+        """Its rank among the jobs of its tenant: the lowest goes first, equal ranks share.
+
+        The tail of a job is lifted: its last items keep its results and its files waiting.
+        """
+        if 0 < self.remaining <= tail_items(self.total):
+            return tail_rank(self.priority)
         return rank(self.priority, self.left_s)
+
+    @property
+    def unfinished(self) -> int:
+        """Items that are outstanding, or may be emitted now."""
+        if self.has_void_items or self.opens_s:
+            return self.outstanding
+        return max(self.total - self.terminal, self.total - self.emitted, 0)
 
     @property
     def outstanding(self) -> int:
@@ -76,6 +91,14 @@ class JobLoad(NamedTuple):
         the cursor before those below it are re-emitted would count as missing, and run twice.
         """
         return 0 if self.has_void_items or self.opens_s else max(0, self.total - self.emitted)
+
+
+def tail_items(total: int) -> int:
+    """Return how many of the last items to emit are the tail of a job: 1 %, or up to 100.
+
+    Never more than a tenth, so that many small jobs do not pass a large one.
+    """
+    return max(total // 100, min(100, total // 10))
 
 
 @dataclass(slots=True)
@@ -99,10 +122,14 @@ class TenantPoolLoad:
     expandable: dict[int, list[Age]] = field(default_factory=dict)
     """The jobs with remaining items by rank, the oldest first."""
 
-    def in_order(self) -> Iterator[Age]:
+    due: dict[int, Counter[int]] = field(default_factory=dict)
+    """Unfinished items by priority, and by the span of time in which their deadline lies."""
+
+    def in_order(self) -> Iterator[tuple[int, Age]]:
         """Yield the jobs with remaining items: by rank, and then by age."""
         for job_rank in sorted(self.expandable):
-            yield from self.expandable[job_rank]
+            for age in self.expandable[job_rank]:
+                yield job_rank, age
 
 
 @dataclass(slots=True)
@@ -150,6 +177,13 @@ class LoadSums:
         tenant = self.by_tenant_pool.setdefault(load.tenant_pool, TenantPoolLoad())
         tenant.outstanding += sign * outstanding
         tenant.remaining += sign * remaining
+        due = tenant.due.setdefault(load.priority, Counter())
+        span = int(load.deadline_s // DUE_SPAN_S)
+        due[span] += sign * unfinished
+        if not due[span]:
+            del due[span]
+            if not due:
+                del tenant.due[load.priority]
         if outstanding:
             job_rank = load.rank
             tenant.outstanding_by_rank[job_rank] += sign * outstanding

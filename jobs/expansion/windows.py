@@ -1,14 +1,12 @@
-"""Windows: which jobs a process leases, and how many items each may emit now. Pure.
+"""Windows: how many items each tenant may have outstanding, and which jobs to lease. Pure.
 
 Outstanding items were emitted and have no row yet. `LoadCache` keeps their sums equal to the rows
 of Postgres, so no crash, re-emission or second replica can make them drift.
 """
 
-import heapq
-import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, TypeVar
@@ -16,9 +14,9 @@ from uuid import UUID
 
 from core.fair_shares import fair_shares
 from core.limits import CHUNK_ITEMS_MAX
+from jobs.expansion.deadlines import NO_PLAN, NO_PLANS, DeadlinePlan
 from jobs.expansion.load_sums import Age, JobLoad, PoolLoad, TenantPool, TenantPoolLoad
 
-_GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
 _PROBE_SHARE_MAX: Final = 0.05  # of the read-ahead, for all pools without capacity
 
 _Key = TypeVar("_Key")
@@ -166,72 +164,6 @@ def remaining_of(leased: Iterable[JobLoad]) -> Counter[TenantPool]:
     return remaining
 
 
-def allowances(
-    leased: Sequence[JobLoad],
-    loads: Mapping[TenantPool, TenantPoolLoad],
-    windows: Mapping[TenantPool, int],
-) -> dict[UUID, int]:
-    """Return how many items each job may emit now; jobs that may emit none are absent.
-
-    `leased` holds all leased jobs, of every process and oldest first: every process computes the
-    same shares, whichever jobs it holds. A job without a holder gets none, so that its share goes
-    to jobs that can use it.
-    """
-    groups: defaultdict[TenantPool, list[JobLoad]] = defaultdict(list)
-    for load in leased:
-        if load.remaining:
-            groups[load.tenant_pool].append(load)
-    allowed: dict[UUID, int] = {}
-    for key, group in groups.items():
-        if window := windows.get(key, 0):
-            allowed |= share_window(group, loads[key], window)
-    return allowed
-
-
-def share_window(jobs: Sequence[JobLoad], load: TenantPoolLoad, window: int) -> dict[UUID, int]:
-    """Share the free part of `window` among the leased `jobs` of one tenant and pool, oldest first.
-
-    `load` sums up all jobs of the tenant on the pool. The lowest rank gets all it can use. Among
-    equal ranks the job with the fewest outstanding items
-    is served next, a chunk at a time, so jobs level out. The total never exceeds the window by more
-    than one grain: the lowest rank need not wait until items of other ranks have run. Less than a
-    grain is left for later, because tiny chunks cost as much as full ones.
-    """
-    grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
-    budget = window - load.outstanding
-    rank_max = math.inf
-    if budget < grain:
-        lowest = min((job.rank for job in jobs if job.remaining), default=0)
-        if (first := _first_grain(jobs, load, grain, lowest)) > budget:
-            budget, rank_max = first, lowest
-    queue = [
-        (job.rank, job.outstanding, position, job.remaining)
-        for position, job in enumerate(jobs)
-        if job.rank <= rank_max
-    ]
-    heapq.heapify(queue)
-    allowed: defaultdict[UUID, int] = defaultdict(int)
-    while queue and budget > 0:
-        job_rank, outstanding, position, remaining = heapq.heappop(queue)
-        if min(grain, remaining) > budget or not remaining:
-            continue
-        count = min(CHUNK_ITEMS_MAX, remaining, budget)
-        allowed[jobs[position].job_id] += count
-        budget -= count
-        heapq.heappush(queue, (job_rank, outstanding + count, position, remaining - count))
-    return dict(allowed)
-
-
-def _first_grain(jobs: Sequence[JobLoad], load: TenantPoolLoad, grain: int, lowest: int) -> int:
-    """Return how many items the lowest emitting rank lacks to have a grain outstanding.
-
-    Other ranks may fill the window, and exceed it if the pool became slower in the meantime.
-    """
-    if sum(n for rank, n in load.outstanding_by_rank.items() if rank <= lowest) >= grain:
-        return 0
-    return min(grain, sum(job.remaining for job in jobs if job.rank == lowest))
-
-
 def select_jobs(
     loads: Mapping[TenantPool, TenantPoolLoad],
     windows: Mapping[TenantPool, int],
@@ -239,22 +171,25 @@ def select_jobs(
     available: Collection[str],
     unclaimable: Collection[UUID],
     count_max: int,
+    plans: Mapping[TenantPool, DeadlinePlan] = NO_PLANS,
 ) -> list[UUID]:
     """Return the jobs to lease, best first: those with items to emit that are not `unclaimable`.
 
     Another process expands an unclaimable job, or its lease is suspended. Jobs of pools that are
-    not `available` come last, and
-    before them the jobs of tenants whose window is empty: they could emit nothing. A job is then
-    ranked by its number among the jobs of its tenant and pool that have items to emit, ordered by
-    rank and then by age. Among equal numbers, jobs whose window is less than half full come first:
-    a window is a few seconds of work, so slots move between jobs every few seconds.
+    not `available` come last, and before them the jobs of tenants whose window is empty: they could
+    emit nothing. A job is then ranked by its number among the jobs of its tenant and pool that have
+    items to emit, ordered by rank and then by age; in the plan of its tenant and pool urgent jobs
+    come first, and each twentieth is a relegated one. Among equal numbers, jobs whose window is
+    less than half full come first: a window is a few seconds of work, so slots move between jobs
+    every few seconds.
     """
     tiers: defaultdict[tuple[bool, bool], list[tuple[bool, Iterator[Age]]]] = defaultdict(list)
     for key, load in loads.items():
         if load.remaining:
             window = windows.get(key, 0)
             is_half_full = 2 * load.outstanding >= window
-            tiers[key[1] not in available, not window].append((is_half_full, load.in_order()))
+            in_order = plans.get(key, NO_PLAN).in_order(load.in_order())
+            tiers[key[1] not in available, not window].append((is_half_full, in_order))
     selected: list[UUID] = []
     for tier in sorted(tiers):
         queues = tiers[tier]

@@ -42,4 +42,4 @@ def test_sums_after_any_history_are_those_of_the_open_jobs(
     for key, tenant in sums.by_tenant_pool.items():
         mine = [job for job in open_loads.values() if job.tenant_pool == key and job.remaining]
         ordered = sorted(mine, key=lambda job: (job.rank, job.created_s, job.job_id))
-        assert [job_id for _, job_id in tenant.in_order()] == [job.job_id for job in ordered]
+        assert [job_id for _, (_, job_id) in tenant.in_order()] == [job.job_id for job in ordered]

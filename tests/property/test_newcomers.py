@@ -18,11 +18,11 @@ from batcher.queueing.deferred_records import DeferredRecord
 from batcher.queueing.queues import Queues
 from benchmarks.statistics.fairness import jain_index
 from core.limits import CHUNK_ITEMS_MAX
+from jobs.expansion.allowances import allowances
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
-    allowances,
     pool_budgets,
     remaining_of,
     tenant_windows,

@@ -12,7 +12,9 @@ from core.fair_shares import fair_shares
 from core.limits import CHUNK_ITEMS_MAX
 from core.urgency import PRIORITY_DEFAULT
 from jobs.expansion import windows as rules
-from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool, TenantPoolLoad
+from jobs.expansion.allowances import allowances as allowances_of
+from jobs.expansion.allowances import share_window as share_window_of
+from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool, TenantPoolLoad, tail_items
 from jobs.expansion.windows import PoolCapacity, WindowLimits, remaining_of
 
 LIMITS = WindowLimits(
@@ -50,13 +52,13 @@ def windows_of(
 
 def allowances(jobs: list[JobLoad], windows: dict[TenantPool, int]) -> dict[UUID, int]:
     leased = [job for job in jobs if is_leased(job)]
-    return rules.allowances(leased, LoadSums.of(jobs).by_tenant_pool, windows)
+    return allowances_of(leased, LoadSums.of(jobs).by_tenant_pool, windows)
 
 
 def share_window(jobs: list[JobLoad], window: int) -> dict[UUID, int]:
     """Share a window among jobs of one tenant and pool."""
     (load,) = LoadSums.of(jobs).by_tenant_pool.values() or (TenantPoolLoad(),)
-    return rules.share_window([job for job in jobs if is_leased(job)], load, window)
+    return share_window_of([job for job in jobs if is_leased(job)], load, window)
 
 
 @st.composite
@@ -65,6 +67,8 @@ def load(
 ) -> JobLoad:
     total = draw(st.integers(1, 50_000))
     emitted = draw(st.integers(0, total))
+    if total - emitted <= tail_items(total):
+        emitted = total  # a tail has a rank of its own
     model = f"model-{draw(st.integers(1, models))}"
     return JobLoad(
         job_id=UUID(int=draw(st.integers(0, UNLEASED - 1 if held else 2**128 - 1))),

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from core.errors import LeaseLostError, MillraceError
+from jobs.expansion.allowances import allowances
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.tenant_weights import TenantWeights
-from jobs.expansion.windows import allowances
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
 from storage.objects.errors import (

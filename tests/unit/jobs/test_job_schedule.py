@@ -20,8 +20,8 @@ def at(hour: float, day: int = 1) -> float:
 
 
 def load(number: int, not_before_s: float = 0.0, bulk_hours: str = "") -> JobLoad:
-    schedule = {"not_before_s": not_before_s, "bulk_hours": bulk_hours}
-    return JobLoad(UUID(int=number), TENANT, "pool", 300, 100, 40)._replace(**schedule)
+    one = JobLoad(UUID(int=number), TENANT, "pool", 300, 100, 40)
+    return one._replace(not_before_s=not_before_s, bulk_hours=bulk_hours)
 
 
 @pytest.mark.parametrize(
