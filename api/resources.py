@@ -83,6 +83,7 @@ def _controls(row: sa.Row[Any]) -> dict[str, object]:
         "not_before": seconds(row.not_before),
         "bulk_hours": row.bulk_hours,
         "opens_at": _opens_at(row) if is_open else None,
+        "expected_late": row.expected_late,
         "quarantined_until": seconds(row.quarantined_until) if is_open else None,
         "close_reason": row.close_reason,
         "sealed": row.sealed,

@@ -34,6 +34,7 @@ from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic
 from jobs.recovery.past_controls import INTERVAL_S, PastControls
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
+from jobs.validation.feasibility import Feasibility
 from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validator import LeasedValidation, Validator
 from jobs.watermark_publisher import WatermarkPublisher
@@ -91,7 +92,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         leased_jobs, weights = LeasedJobs(engine, leases, clock), TenantWeights(engine, clock)
         processes = closing.enter_context(contextlib.closing(ValidationProcesses(clock)))
         validation = LeasedValidation(objects, leases, settings, stop, processes, body_limits)
-        validator = Validator(engine, validation, clock)
+        feasibility = Feasibility(engine, loads, capacities, weights.weight)
         intake = IntakeLoop(
             settings=settings,
             loads=loads,
@@ -105,7 +106,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
                 capacities.expected_output,
                 weights.weight,
             ),
-            validator=validator,
+            validator=Validator(engine, validation, clock, feasibility),
             capacities=capacities,
             weights=weights,
             notifications=job_notifications,
@@ -132,7 +133,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         append_leases = start_periodic_tasks(threads, periodic, producers[2:])
         threads.start("outbox", relay.run_once, partial(new_rows.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.run_once, intake.wait_for_work)
-        closing.callback(_release, validator, leased_jobs, [leases, append_leases])
+        closing.callback(_release, intake.validator, leased_jobs, [leases, append_leases])
         report_ready()
         stop.wait()
         threads.join(_STOP_S_MAX)

@@ -19,6 +19,7 @@ _TENANT_COLUMNS: Final = (
     tenants.c.call_timeout_ms,
     tenants.c.weight,
     tenants.c.bulk_hours,
+    tenants.c.infeasible_jobs,
     tenants.c.created_at,
 )
 _KEPT: Final = tenants.c.deleted_at.is_(None)

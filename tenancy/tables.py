@@ -65,6 +65,13 @@ tenants: Final = Table(
         Text,
         comment="when items of its bulk jobs may be emitted; NULL: at any time",
     ),
+    Column[str](
+        "infeasible_jobs",
+        Text,
+        nullable=False,
+        server_default="accept",
+        comment="what happens to valid jobs that cannot meet their deadline: accept, mark or fail",
+    ),
     Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     Column[datetime](
         "deleted_at",
@@ -77,6 +84,7 @@ tenants: Final = Table(
         comment="when nothing but tombstones was left; the row goes with the last of them",
     ),
     CheckConstraint("weight BETWEEN 1 AND 1000", name="weight_in_range"),
+    CheckConstraint("infeasible_jobs IN ('accept', 'mark', 'fail')", name="infeasible_jobs_known"),
 )
 
 api_keys: Final = Table(

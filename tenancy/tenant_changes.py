@@ -1,7 +1,7 @@
 """Changes of a tenant's limits by operators, several at once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -9,6 +9,14 @@ import sqlalchemy as sa
 from tenancy.installation_log import CLI_OPERATOR, Operator
 from tenancy.response_cache import set_response_cache
 from tenancy.tenants import change_tenant, check_bulk_hours, set_zero_retention
+
+_COLUMNS: Final = (
+    "stored_bytes_max",
+    "call_timeout_ms",
+    "weight",
+    "bulk_hours",
+    "infeasible_jobs",
+)
 
 
 def change_tenant_limits(
@@ -26,7 +34,7 @@ def change_tenant_limits(
         set_zero_retention(connection, tenant_id, on=on, operator=operator)
     if (hours := changes.get("bulk_hours")) is not None:
         check_bulk_hours(hours)
-    for name in ("stored_bytes_max", "call_timeout_ms", "weight", "bulk_hours"):
+    for name in _COLUMNS:
         if name in changes:
             value = {name: changes[name]}
             change_tenant(connection, tenant_id, value, value, operator)

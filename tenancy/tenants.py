@@ -1,6 +1,7 @@
 """Tenants: the owners of files, jobs and keys. The API key alone determines the tenant."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Final
 from unicodedata import category
 from uuid import UUID
@@ -20,6 +21,15 @@ NAME_CHARS_MAX: Final = 256
 
 WEIGHT_MAX: Final = 1000
 """Largest weight of a tenant."""
+
+
+class InfeasibleJobs(StrEnum):
+    """What happens to a valid job that cannot meet its deadline."""
+
+    ACCEPT = "accept"
+    MARK = "mark"  # it is accepted, and shown as expected to be late
+    FAIL = "fail"
+
 
 _UNSEEN: Final = frozenset(
     {"Cc", "Cs", "Zl", "Zp"}

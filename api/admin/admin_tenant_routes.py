@@ -22,7 +22,13 @@ from tenancy.listings import key_row, list_keys, list_tenants, tenant_row
 from tenancy.response_cache import TTL_S_MAX
 from tenancy.tenant_changes import change_tenant_limits
 from tenancy.tenant_deletion import delete_tenant
-from tenancy.tenants import NAME_CHARS_MAX, WEIGHT_MAX, TenantNotFoundError, create_tenant
+from tenancy.tenants import (
+    NAME_CHARS_MAX,
+    WEIGHT_MAX,
+    InfeasibleJobs,
+    TenantNotFoundError,
+    create_tenant,
+)
 
 router = APIRouter()
 
@@ -53,6 +59,7 @@ class TenantChangeBody(msgspec.Struct, forbid_unknown_fields=True):
     response_cache_ttl_s: CacheTtlS | UnsetType | None = UNSET
     weight: Weight | UnsetType = UNSET
     bulk_hours: BulkHours | UnsetType | None = UNSET
+    infeasible_jobs: InfeasibleJobs | UnsetType = UNSET
 
 
 class NewKeyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -193,6 +200,7 @@ def tenant_object(row: Any) -> dict[str, object]:
         "response_cache_ttl_s": row.response_cache_ttl_s,
         "weight": row.weight,
         "bulk_hours": row.bulk_hours,
+        "infeasible_jobs": row.infeasible_jobs,
     }
 
 

@@ -37,6 +37,7 @@ _TENANT_FIELDS: Final = (
     "call_timeout_ms",
     "weight",
     "bulk_hours",
+    "infeasible_jobs",
     "created_at",
 )
 _KEY_FIELDS: Final = ("id", "tenant", "name", "hint", "created_at", "revoked_at")

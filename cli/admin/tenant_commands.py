@@ -10,7 +10,7 @@ from cli.batch.job_display import time_text
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
 from tenancy.response_cache import TTL_S_MAX
-from tenancy.tenants import WEIGHT_MAX
+from tenancy.tenants import WEIGHT_MAX, InfeasibleJobs
 
 _HOW: Final = "For operators: connects to Postgres, or to the API with MILLRACE_OPERATOR_KEY."
 keys = typer.Typer(help=f"Create, list and revoke API keys. {_HOW}")
@@ -26,6 +26,7 @@ _HEADERS = (
     "calls at most",
     "weight",
     "bulk hours",
+    "infeasible jobs",
     "created",
 )
 
@@ -51,7 +52,7 @@ def create(
 
 
 @app.command()
-def update(
+def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     name: Annotated[str, typer.Argument(help="The tenant's name.")],
     zero_retention: Annotated[
         bool | None,
@@ -79,11 +80,15 @@ def update(
             " `22:00-06:00 Europe/Berlin`, or `off`."
         ),
     ] = None,
+    infeasible_jobs: Annotated[
+        InfeasibleJobs | None,
+        typer.Option(help="What happens to valid batches that cannot meet their deadline."),
+    ] = None,
     data: DataOption = None,
 ) -> None:
     """Change a tenant. API processes and intake apply it within seconds."""
-    if (zero_retention, call_timeout, weight, bulk_hours) == (None,) * 4:
-        raise typer.BadParameter("give --zero-retention, --call-timeout, --weight or --bulk-hours")
+    if (zero_retention, call_timeout, weight, bulk_hours, infeasible_jobs) == (None,) * 5:
+        raise typer.BadParameter("give at least one option")
     timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
     changes: dict[str, object] = {}
     if zero_retention is not None:
@@ -94,6 +99,8 @@ def update(
         changes["weight"] = weight
     if bulk_hours is not None:
         changes["bulk_hours"] = None if bulk_hours == "off" else bulk_hours
+    if infeasible_jobs is not None:
+        changes["infeasible_jobs"] = infeasible_jobs.value
     with administration(data) as installation:
         installation.change_tenant(name, changes)
     if zero_retention is not None:
@@ -104,6 +111,8 @@ def update(
         typer.echo(f"{name} weight {weight}")
     if bulk_hours is not None:
         typer.echo(f"{name} bulk hours {bulk_hours}")
+    if infeasible_jobs is not None:
+        typer.echo(f"{name} infeasible jobs {infeasible_jobs.value}")
 
 
 @app.command()
@@ -159,6 +168,7 @@ def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
         "default" if timeout_ms is None else f"{timeout_ms / 1000:g} s",
         str(tenant["weight"]),
         tenant["bulk_hours"] or "any",
+        tenant["infeasible_jobs"],
         time_text(tenant["created_at"]),
     )
 

@@ -98,6 +98,8 @@ def pressed_until(due: Mapping[int, int], supply: Supply) -> float | None:
     if supply.items_per_s <= 0:
         return None
     rate, start_s = USED_SHARE_MAX * supply.items_per_s, supply.now_s + supply.lag_s
+    if sum(due.values()) <= rate * (min(due) * DUE_SPAN_S - start_s):
+        return None  # all of it fits until the first deadline, as for most tenants
     total, last = 0, None
     for span in sorted(due):
         total += due[span]

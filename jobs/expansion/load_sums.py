@@ -67,7 +67,10 @@ class JobLoad(NamedTuple):
 
         The tail of a job is lifted: its last items keep its results and its files waiting.
         """
-        if 0 < self.remaining <= tail_items(self.total):
+        # Most jobs are not near their end: the first comparison is cheap.
+        if (self.total - self.emitted) * 10 <= self.total and (
+            0 < self.remaining <= tail_items(self.total)
+        ):
             return tail_rank(self.priority)
         return rank(self.priority, self.left_s)
 
@@ -122,7 +125,7 @@ class TenantPoolLoad:
     expandable: dict[int, list[Age]] = field(default_factory=dict)
     """The jobs with remaining items by rank, the oldest first."""
 
-    due: dict[int, Counter[int]] = field(default_factory=dict)
+    due: dict[int, dict[int, int]] = field(default_factory=dict)
     """Unfinished items by priority, and by the span of time in which their deadline lies."""
 
     def in_order(self) -> Iterator[tuple[int, Age]]:
@@ -177,9 +180,11 @@ class LoadSums:
         tenant = self.by_tenant_pool.setdefault(load.tenant_pool, TenantPoolLoad())
         tenant.outstanding += sign * outstanding
         tenant.remaining += sign * remaining
-        due = tenant.due.setdefault(load.priority, Counter())
+        due = tenant.due.get(load.priority)
+        if due is None:
+            due = tenant.due[load.priority] = {}
         span = int(load.deadline_s // DUE_SPAN_S)
-        due[span] += sign * unfinished
+        due[span] = due.get(span, 0) + sign * unfinished
         if not due[span]:
             del due[span]
             if not due:

@@ -13,7 +13,7 @@ _QUERY: Final = sa.select(tenants.c.id, tenants.c.weight).where(tenants.c.weight
 
 
 class TenantWeights:
-    """The weights as they were two seconds ago or later. Used by one thread."""
+    """The weights as they were two seconds ago or later. One thread refreshes, any may read."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         """Every tenant has weight 1 until the first `refresh`."""

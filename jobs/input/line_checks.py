@@ -34,6 +34,7 @@ class ErrorCode(StrEnum):
     ENDPOINT_NOT_SUPPORTED = "endpoint_not_supported"
     EMPTY_FILE = "empty_file"
     TOO_MANY_TASKS = "too_many_tasks"
+    DEADLINE_INFEASIBLE = "deadline_infeasible"  # of the entire job
     FILE_NOT_FOUND = "file_not_found"
     NOT_VALIDATED = "batch_expired"  # the completion window ended before the validation
 

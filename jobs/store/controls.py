@@ -86,7 +86,7 @@ def change_job(
         values["priority"] = change.priority
     expires_at = _expires_at(row, change)
     if expires_at is not None and expires_at != row.expires_at:
-        values["expires_at"] = expires_at
+        values |= {"expires_at": expires_at, "expected_late": False}
         is_late = row.expires_at - row.now < timedelta(seconds=NEAR_DEADLINE_S)
         if is_late and expires_at > row.expires_at:
             values["void_below"] = row.control_version + 1

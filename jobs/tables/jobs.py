@@ -71,6 +71,11 @@ jobs: Final = sa.Table(
     sa.Column[int]("max_total_tokens", sa.BigInteger, comment="as many close the job"),
     flag("deduplicate", "false", comment="identical items are computed once"),
     flag(
+        "expected_late",
+        "false",
+        comment="after validation it was not expected to meet its deadline",
+    ),
+    flag(
         "zero_retention",
         "false",
         comment="as its tenant was: bodies in rows and records are encrypted under its own key",

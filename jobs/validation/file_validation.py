@@ -56,6 +56,7 @@ class ValidationResult:
     model: ModelVersion | None
     errors: tuple[LineError, ...] = ()  # the first ones, in line order
     error_count: int = 0
+    is_expected_late: bool = False  # accepted, although the deadline is not expected to be met
 
 
 def validate_file(  # noqa: PLR0913  the limits are settings of the caller

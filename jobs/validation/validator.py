@@ -29,6 +29,7 @@ from jobs.leasing.leases import Lease
 from jobs.settings import IntakeSettings
 from jobs.store.copies import store_copies
 from jobs.tables.jobs import jobs
+from jobs.validation.feasibility import Feasibility
 from jobs.validation.file_validation import FindModel, ValidationResult
 from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validation_task import ExistingFiles, ValidationTask
@@ -56,10 +57,20 @@ _SIZES: Final = (
 class Validator:
     """Claims jobs that wait for validation, as many as can start at once."""
 
-    def __init__(self, engine: sa.Engine, validation: "LeasedValidation", clock: Clock) -> None:
-        """An unfinished validation starts anew in another intake."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        validation: "LeasedValidation",
+        clock: Clock,
+        feasibility: Feasibility | None = None,
+    ) -> None:
+        """An unfinished validation starts anew in another intake.
+
+        Without `feasibility` each valid job is accepted.
+        """
         self._engine = engine
         self._validation = validation
+        self._feasibility = feasibility
         self._settings = validation.settings
         self._queues = [
             LeaseQueue(engine, validation.leases, sa.and_(VALIDATION_DUE, size), clock)
@@ -123,6 +134,8 @@ class Validator:
         result = self._validation.validate(
             lease, [file], endpoint=job.endpoint, find_model=self._find_model
         )
+        if self._feasibility is not None:
+            result = self._feasibility.assess(lease.job_id, result)
         if job.deduplicate and not result.error_count:
             read = partial(
                 self._validation.read_lines, lease, line_bytes_max=self._settings.line_bytes_max

@@ -100,6 +100,7 @@ def _accepted(
         "model": result.model.name,
         "model_version": result.model.version,
         "pool": result.model.pool,
+        "expected_late": result.is_expected_late,
     }
     if is_cancelling:
         return JobState.CANCELLING, columns

@@ -54,6 +54,7 @@ def test_a_batch_shows_its_controls(site: Site) -> None:
         "not_before": None,
         "bulk_hours": None,
         "opens_at": None,
+        "expected_late": False,
         "close_reason": None,
         "sealed": True,
         "appended_files": [],
@@ -145,7 +146,7 @@ def test_a_schedule_without_time_before_the_deadline_is_refused(
     def refusal(path: str = "/v1/batches", **fields: object) -> tuple[str, str]:
         body = fields if path != "/v1/batches" else batch_body(file, **fields)
         error = refused(client.post(path, json=body), 400)
-        return error["param"], error["message"]
+        return str(error["param"]), str(error["message"])
 
     for wrong in (now + 86_400 + 60, 2**70, -(2**70)):
         assert refusal(not_before=wrong)[0] == "not_before"
@@ -161,6 +162,15 @@ def test_a_schedule_without_time_before_the_deadline_is_refused(
     assert refusal(path, bulk_hours=hours, completion_window="3h")[0] == "bulk_hours"
     execute(site.engine, sa.update(tenants).values(bulk_hours=hours))
     assert refusal(completion_window="1h")[0] == "completion_window"
+
+
+def test_another_deadline_ends_the_expectation_to_be_late(site: Site, client: httpx.Client) -> None:
+    batch = batch_id(client)
+    set_job(site, batch, expected_late=True)
+    assert own(ok(client.get(f"/v1/batches/{batch}")))["expected_late"] is True
+    assert own(posted(site, batch, body={"priority": 3}))["expected_late"] is True
+    later = posted(site, batch, body={"completion_window": "2d"})
+    assert own(later)["expected_late"] is False
 
 
 def test_files_are_appended_until_the_batch_is_sealed(site: Site, client: httpx.Client) -> None:

@@ -56,6 +56,7 @@ COMMANDS = (
     ("tenants", "update", "acme", "--weight", "4"),
     ("tenants", "update", "acme", "--bulk-hours", "22:00-06:00 Europe/Berlin"),
     ("tenants", "update", "acme", "--bulk-hours", "at night"),
+    ("tenants", "update", "acme", "--infeasible-jobs", "mark"),
     ("tenants", "update", "nobody", "--zero-retention"),
     ("tenants", "list"),
     ("tenants", "list", "-o", "json"),

@@ -119,6 +119,17 @@ def test_bulk_hours_of_a_tenant_are_set() -> None:
     assert listed() is None
 
 
+def test_infeasible_jobs_of_a_tenant_are_set() -> None:
+    listed = partial(listed_tenant, "infeasible_jobs")
+    millrace("tenants", "create", "acme")
+    assert listed() == "accept"
+    done = millrace("tenants", "update", "acme", "--infeasible-jobs", "fail")
+    assert done.stdout == "acme infeasible jobs fail\n"
+    assert listed() == "fail"
+    wrong = millrace("tenants", "update", "acme", "--infeasible-jobs", "drop")
+    assert wrong.exit_code == ExitCode.USAGE
+
+
 def test_key_of_an_unknown_tenant_is_refused() -> None:
     failed = millrace("keys", "create", "--tenant", "unknown")
 

@@ -93,6 +93,7 @@ def test_a_tenant_is_created_shown_and_changed(client: httpx.Client) -> None:
         "response_cache_ttl_s": None,
         "weight": 1,
         "bulk_hours": None,
+        "infeasible_jobs": "accept",
     }
     path = f"{TENANTS}/{made['id']}"
     limits = {
@@ -101,6 +102,7 @@ def test_a_tenant_is_created_shown_and_changed(client: httpx.Client) -> None:
         "response_cache_ttl_s": 60,
         "weight": 1000,
         "bulk_hours": "22:00-06:00 Europe/Berlin",
+        "infeasible_jobs": "fail",
     }
     assert ok(client.post(path, json=limits)) == {**made, **limits}
     assert ok(client.post(path, json={})) == {**made, **limits}
@@ -150,6 +152,8 @@ def test_an_invalid_tenant_is_refused(
         {"weight": None},
         {"bulk_hours": "22:00-06:00 Mars"},
         {"bulk_hours": ""},
+        {"infeasible_jobs": "drop"},
+        {"infeasible_jobs": None},
         {"bulk_hours": "x" * 201},
         {"zero_retention": None},
     ],

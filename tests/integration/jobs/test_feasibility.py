@@ -1,0 +1,155 @@
+"""Goal: a valid job that cannot meet its deadline gets what its tenant's setting says."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from jobs.expansion.load_cache import LoadCache
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.result_partitions import ResultPartitions
+from jobs.input.line_checks import ErrorCode
+from jobs.tables.jobs import job_cursors
+from jobs.tables.outbox import outbox
+from jobs.validation.feasibility import Feasibility
+from jobs.validation.file_validation import ValidationResult
+from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
+from tenancy.tables import tenants, usage_ledger
+from tests.integration.jobs.rows import (
+    add_job,
+    add_running_job,
+    add_tenant,
+    claim_lease,
+    execute,
+    job_row,
+)
+from tests.integration.jobs.test_verdicts import INVALID, SMALL
+from tests.support.capacity_records import capacity_record
+from tests.support.clock import ManualClock
+
+HOUR_S = 3600
+
+
+@dataclass
+class Site:
+    engine: sa.Engine
+    tenant_id: UUID
+    capacities: PoolCapacities
+    feasibility: Feasibility
+
+    def set(self, infeasible_jobs: str) -> None:
+        execute(self.engine, sa.update(tenants).values(infeasible_jobs=infeasible_jobs))
+
+    def add(self, **columns: object) -> UUID:
+        expires_at = sa.text("now() + interval '1 hour'")
+        with self.engine.begin() as connection:
+            return add_job(connection, self.tenant_id, **({"expires_at": expires_at} | columns))
+
+    def add_running(self, count: int, **columns: object) -> UUID:
+        expires_at = sa.text("now() + interval '30 minutes'")
+        given = {"expires_at": expires_at} | columns
+        with self.engine.begin() as connection:
+            return add_running_job(connection, self.tenant_id, count, **given)
+
+    def assess(self, items: int, **columns: object) -> ValidationResult:
+        return self.feasibility.assess(self.add(**columns), ValidationResult(items, SMALL))
+
+
+@pytest.fixture
+def site(engine: sa.Engine) -> Site:
+    """A tenant whose infeasible jobs fail, and a pool that executes an item each second."""
+    capacities = PoolCapacities(ManualClock())
+    capacities.update([capacity_record("r", 1.0)])
+    loads = LoadCache(engine, ResultPartitions())
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        add_running_job(connection, add_tenant(connection), 4, cursor={"item_index": 4})
+    site = Site(engine, tenant_id, capacities, Feasibility(engine, loads, capacities, lambda _: 1))
+    site.set("fail")
+    return site
+
+
+def test_a_job_fails_with_its_deadline_and_its_expected_end(site: Site) -> None:
+    assert site.assess(HOUR_S - 60) == ValidationResult(HOUR_S - 60, SMALL)
+    result = site.assess(HOUR_S + 60)
+    (error,) = result.errors
+    assert (error.code, error.param) == (ErrorCode.DEADLINE_INFEASIBLE, "completion_window")
+    assert result.error_count == 1
+    found = re.fullmatch(
+        r"The deadline (\S+) cannot be met: the batch would end at about (\S+)\.", error.message
+    )
+    assert found is not None
+    deadline, end = (datetime.fromisoformat(text) for text in found.groups())
+    assert (end - deadline).total_seconds() == pytest.approx(60, abs=5)
+
+
+def test_a_job_is_marked_or_accepted(site: Site) -> None:
+    site.set("mark")
+    assert site.assess(HOUR_S + 60) == ValidationResult(HOUR_S + 60, SMALL, is_expected_late=True)
+    assert site.assess(HOUR_S - 60) == ValidationResult(HOUR_S - 60, SMALL)
+    site.set("accept")
+    assert site.assess(HOUR_S + 60) == ValidationResult(HOUR_S + 60, SMALL)
+
+
+def test_work_that_is_due_before_counts(site: Site) -> None:
+    site.add_running(1200)
+    site.add_running(1200, expires_at=sa.text("now() + interval '5 hours'"))
+    assert not site.assess(2300).error_count
+    assert site.assess(2500).error_count
+    assert not site.assess(2500, priority=6).error_count
+    execute(site.engine, sa.update(job_cursors).values(item_index=1200))  # they are outstanding
+    assert site.assess(2500).error_count
+
+
+def test_other_tenants_have_their_share(site: Site) -> None:
+    assert not site.assess(2000).error_count
+    with site.engine.begin() as connection:
+        add_running_job(connection, add_tenant(connection), 10**6)
+    assert site.assess(2000).error_count
+    assert not site.assess(1700).error_count
+
+
+def test_a_job_that_begins_later_has_less_time(site: Site) -> None:
+    later = sa.text("now() + interval '30 minutes'")
+    assert site.assess(2000, not_before=later).error_count
+    assert not site.assess(1700, not_before=later).error_count
+
+
+def test_an_unknown_rate_or_another_verdict_is_no_reason(site: Site) -> None:
+    never = ValidationResult(10**6, SMALL)
+    assert site.feasibility.assess(site.add(), INVALID) == INVALID
+    past = site.add(expires_at=sa.text("now() - interval '1 second'"))
+    cancelled = site.add(state="cancelling", close_reason="cancelled", cancelling_at=sa.func.now())
+    for job_id in (past, cancelled):
+        assert site.feasibility.assess(job_id, never) == never
+    assert site.assess(10**6).error_count
+    execute(site.engine, sa.update(job_cursors).values(item_index=3))
+    assert site.assess(10**6) == never  # one of four places is free: it may be faster than it shows
+    execute(site.engine, sa.update(job_cursors).values(item_index=4))
+    site.capacities.update([capacity_record("r", 0.0)])
+    assert site.assess(10**6) == never
+    site.capacities.update([capacity_record("r", 1.0, available=False)])
+    assert site.assess(10**6) == never
+
+
+@pytest.mark.parametrize("setting", ["fail", "mark"])
+def test_the_verdict_is_recorded(site: Site, setting: str) -> None:
+    site.set(setting)
+    job_id = site.add()
+    with site.engine.begin() as connection:
+        lease = claim_lease(connection, "intake", VALIDATION_DUE)
+    result = site.feasibility.assess(job_id, ValidationResult(10**6, SMALL))
+    with site.engine.begin() as connection:
+        record_verdict(connection, lease, result)
+        row = job_row(connection, job_id)
+        topics = list(connection.scalars(sa.select(outbox.c.topic)))
+        assert connection.scalar(sa.select(sa.func.count()).select_from(usage_ledger)) == 0
+    assert topics == ["events"]
+    if setting == "mark":
+        assert (row.state, row.expected_late, row.errors) == ("in_progress", True, None)
+    else:
+        assert (row.state, row.expected_late) == ("failed", False)
+        assert [error["code"] for error in row.errors] == ["deadline_infeasible"]
