@@ -35,6 +35,7 @@ from api.webhooks import delivery_routes, endpoint_routes
 from api.webhooks.webhook_services import webhook_services
 from core.clock import Clock
 from core.runtime.supervised_tasks import supervise
+from jobs.estimates.pool_rates import PoolRates
 from results.webhooks.settings import WebhookSettings
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
 from tenancy.api_keys import working_keys
@@ -112,7 +113,10 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
         None if online_deps is None else OnlineRuntime(online_deps, services, clock)
     )
     app.state.views = create_view_services(
-        services, None if online_deps is None else online_deps.kafka
+        services,
+        None if online_deps is None else online_deps.kafka,
+        PoolRates() if online is None else online.bulk_rates,
+        clock,
     )
     install_error_handlers(app)
     app.add_middleware(HeadAsGet)

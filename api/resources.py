@@ -1,7 +1,7 @@
 """Representation of files, batches and models in responses: every documented key, null if unset."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -43,8 +43,14 @@ def file_object(row: sa.Row[Any]) -> dict[str, object]:
     }
 
 
-def batch_object(row: sa.Row[Any]) -> dict[str, object]:
-    """Return a job with its counters."""
+def batch_object(
+    row: sa.Row[Any], estimate: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return a job with its counters.
+
+    `estimate` has `eta` and `waiting`, which are computed only for a single job that is read.
+    """
+    shown = estimate or {}
     total = row.total_count or 0
     outcomes = {name: getattr(row, name) for name in _OUTCOMES}
     return {
@@ -69,6 +75,8 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
             "error_count": row.error_count,
             "deduplicate": row.deduplicate,
             "deduplicated_items": row.copied,
+            "eta": shown.get("eta"),
+            "waiting": shown.get("waiting"),
             **_controls(row),
         },
     }

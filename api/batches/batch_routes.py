@@ -25,6 +25,7 @@ from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
 from api.resources import batch_object
+from api.views.view_services import ViewServicesDep
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
@@ -170,10 +171,10 @@ async def show_list(request: TenantRequestDep, page: PageDep) -> Response:
 
 
 @router.get("/v1/batches/{batch_id}")
-async def show(batch_id: str, request: TenantRequestDep) -> Response:
-    """Show a job."""
+async def show(batch_id: str, request: TenantRequestDep, views: ViewServicesDep) -> Response:
+    """Show a job, with its estimated end and what its items wait for."""
     row = await request.run(find_job, parse_public_id(JOB, batch_id), with_errors=True)
-    return json_response(batch_object(row))
+    return json_response(batch_object(row, await views.estimates.fields(row)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel")

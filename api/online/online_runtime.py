@@ -33,6 +33,7 @@ from core.ids import new_uuid
 from core.runtime.futures import run_in_daemon_thread
 from core.runtime.supervised_tasks import report_failure, supervise
 from core.states import CloseReason
+from jobs.estimates.pool_rates import PoolRates
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, Topic
@@ -95,6 +96,8 @@ class OnlineRuntime:
             )
         )
         self.pools = PoolStates(since_s=clock.monotonic_s())
+        self.bulk_rates = PoolRates()
+        """For estimates of batches: their replicas publish on the same topic."""
         self.execution = ExecutionTimes()
         self._deps = deps
         self._health = LogHealth(clock)
@@ -142,7 +145,10 @@ class OnlineRuntime:
                 loop.call_soon_threadsafe(self._end_closed_jobs, closed)
 
         def read_capacity(records: list[ReceivedRecord]) -> None:
-            self.pools.apply_records(records, now_s=self.clock.monotonic_s())
+            now_s = self.clock.monotonic_s()
+            self.pools.apply_records(records, now_s=now_s)
+            if self.bulk_rates.is_due(now_s):
+                self.bulk_rates.add_sample(self.pools.reports(now_s=now_s), now_s=now_s)
 
         self._tails = (
             self._tail_thread(

@@ -12,15 +12,23 @@ from api.http.errors import ApiError
 from api.http.paging import PageDep
 from api.http.responses import json_response
 from api.resources import failure_object, seconds, usage_object
+from api.views.job_estimates import ItemWaiting
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id, public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
 from jobs.errors import InvalidFieldError
+from jobs.estimates.job_eta import is_running
 from jobs.store.keyset_pages import unknown_cursor_error
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
-from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
+from results.views.item_status import (
+    ItemQuery,
+    ItemStatus,
+    ItemView,
+    read_items,
+    waiting_reason,
+)
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import sequence_of
 from storage.objects.errors import ObjectStoreUnavailableError
@@ -66,7 +74,8 @@ async def show_list(
             raise unknown_cursor_error()
         first = index + 1
     items, next_index = await _page(views, source, first=first, limit=page.limit, status=status)
-    data = [item_object(source, item) for item in items]
+    waiting = await _waiting(views, source)
+    data = [item_object(source, item, waiting) for item in items]
     last_read_id = item_id(source.job_id, next_index - 1) if next_index > first else after
     answer = {
         "object": "list",
@@ -89,12 +98,19 @@ async def show(
         index = await _search(views, source, custom_id)
     items, _ = await _page(views, source, first=index, limit=1, status=None)
     (item,) = items
-    shown = item_object(source, item)
+    shown = item_object(source, item, await _waiting(views, source))
     shown["custom_id"] = shown["custom_id"] or await _read_custom_id(views, source, index)
     shown["sequence"] = await request.services.database.run_for_tenant(
         source.tenant_id, sequence_of, source.job_id, index
     )
     return json_response(shown)
+
+
+async def _waiting(views: ViewServices, source: ResultSource) -> ItemWaiting | None:
+    """Return why items of a batch wait; None if it has ended or closes."""
+    if not is_running(source.job):
+        return None
+    return await views.estimates.item_waiting(source.job)
 
 
 async def _page(
@@ -107,7 +123,15 @@ async def _page(
     dispatched = {} if source.is_terminal else await views.dispatched_items(source.job)
     items: list[ItemView] = []
     for _ in range(_WINDOWS_MAX):
-        query = ItemQuery(source.job_id, source.day, total, first, limit - len(items), status)
+        query = ItemQuery(
+            source.job_id,
+            source.day,
+            total,
+            first,
+            limit - len(items),
+            status,
+            has_copies=source.job.deduplicate,
+        )
         page = await views.services.database.run_for_tenant(
             source.tenant_id, read_items, query, dispatched
         )
@@ -195,8 +219,11 @@ def item_id(job_id: UUID, index: int) -> str:
     return f"{ITEM}_{job_id.hex}{index:08x}"
 
 
-def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
+def item_object(
+    source: ResultSource, item: ItemView, waiting: ItemWaiting | None
+) -> dict[str, Any]:
     """Return an item with every key, null if unknown."""
+    reason = waiting and waiting_reason(item, waiting.block, waiting.pool)
     row = item.row
     has_ended = item.status not in _NOT_TERMINAL
     return {
@@ -208,6 +235,7 @@ def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
         "status": item.status.value,
         "status_is_derived": not has_ended,
         "attempts": row.attempt if has_ended else _attempts(item),
+        "waiting_reason": reason and reason.value,
         "retry_at": seconds(row.due_at) if item.status is ItemStatus.RETRYING else None,
         "worker": item.replica_id if item.status is ItemStatus.DISPATCHED else None,
         "model_version": source.job.model_version,

@@ -14,7 +14,10 @@ from fastapi import Depends, Request
 from api.runtime.api_services import Services
 from api.runtime.database import Database
 from api.runtime.tenant_slots import TenantSlots
+from api.views.job_estimates import JobEstimates
 from api.views.progress_poller import ProgressPoller
+from core.clock import Clock
+from jobs.estimates.pool_rates import PoolRates
 from results.views.dispatched_items import DispatchedItems, dispatched_items
 from results.views.result_sources import ResultSource
 from results.views.sequenced_lines import SequencedRow, read_sequence
@@ -116,6 +119,7 @@ class ViewServices:
     progress_poller: ProgressPoller
     stream_slots: TenantSlots
     pages: ResultPageCache
+    estimates: JobEstimates
     audits: TenantSlots = field(default_factory=lambda: TenantSlots("audits", _AUDITS_MAX))
     searches: TenantSlots = field(
         default_factory=lambda: TenantSlots("searches", _SEARCHES_MAX, kind="searches of items")
@@ -150,7 +154,9 @@ class ViewServices:
             return {}
 
 
-def create_view_services(services: Services, kafka: KafkaSettings | None) -> ViewServices:
+def create_view_services(
+    services: Services, kafka: KafkaSettings | None, rates: PoolRates, clock: Clock
+) -> ViewServices:
     """Return the services of one process; they connect to nothing yet."""
     interval_s = services.settings.follow_interval_s
     return ViewServices(
@@ -159,6 +165,7 @@ def create_view_services(services: Services, kafka: KafkaSettings | None) -> Vie
         ProgressPoller(services.database, interval_s=interval_s, on_failure=services.on_failure),
         TenantSlots("followers", services.settings.followers_max, kind="streams of results"),
         ResultPageCache(services.database),
+        JobEstimates(services.database, rates, clock),
     )
 
 

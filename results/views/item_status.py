@@ -19,8 +19,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
+from jobs.estimates.waiting_reasons import PoolView, WaitingReason
 from jobs.tables.jobs import job_cursors
-from jobs.tables.retries import item_attempts
+from jobs.tables.retries import item_attempts, item_copies
 from results.audit.recorded_totals import TOKENS
 from storage.postgres.items import item_columns
 
@@ -65,6 +66,7 @@ class ItemView:
     row: sa.Row[Any]
     replica_id: str | None = None  # of the replica that has the item now
     failures: Sequence[ItemFailure] = field(default_factory=list)
+    is_copy: bool = False  # known of items without a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class ItemQuery:
     first: int  # index
     limit: int
     status: ItemStatus | None = None
+    has_copies: bool = False  # the job was deduplicated
 
 
 _SHOWN: Final = item_columns(
@@ -158,6 +161,8 @@ def read_items(
     is_full = len(rows) == query.limit
     next_index = rows[-1].item_index + 1 if is_full else last + 1
     failures = read_failures(connection, query.job_id, [row.item_index for row in rows])
+    waiting = [row.item_index for row in rows if row.outcome is None]
+    copies = _read_copies(connection, query.job_id, waiting) if query.has_copies else frozenset()
     return ItemPage(
         [
             ItemView(
@@ -166,6 +171,7 @@ def read_items(
                 row,
                 dispatched.get(row.item_index),
                 failures.get(row.item_index, []),
+                row.item_index in copies,
             )
             for row in rows
         ],
@@ -195,6 +201,35 @@ def _status(row: sa.Row[Any], emitted: int, dispatched: Mapping[int, str]) -> It
     if row.item_index >= emitted:
         return ItemStatus.PENDING
     return ItemStatus.DISPATCHED if row.item_index in dispatched else ItemStatus.QUEUED
+
+
+def _read_copies(connection: sa.Connection, job_id: UUID, indexes: Sequence[int]) -> frozenset[int]:
+    """Return those of `indexes` that are copies of another item."""
+    if not indexes:
+        return frozenset()
+    query = sa.select(item_copies.c.item_index).where(
+        item_copies.c.job_id == job_id, item_copies.c.item_index.in_(indexes)
+    )
+    return frozenset(connection.scalars(query))
+
+
+def waiting_reason(
+    item: ItemView, block: WaitingReason | None, pool: PoolView
+) -> WaitingReason | None:
+    """Return why an item waits; None if it has a row or a replica has it.
+
+    `block` keeps the whole job from running. An item at a replica runs, or will when the replica
+    comes to it; which of the two is not known.
+    """
+    if item.status.outcome is not None or item.status is ItemStatus.DISPATCHED:
+        return None
+    if block is not None:
+        return block
+    if item.is_copy:
+        return WaitingReason.COPY
+    if item.status is ItemStatus.RETRYING:
+        return WaitingReason.BACKOFF
+    return pool.not_emitted if item.status is ItemStatus.PENDING else pool.on_log
 
 
 def read_failures(

@@ -48,6 +48,8 @@ def test_a_batch_shows_its_controls(site: Site) -> None:
         "error_count": 0,
         "deduplicate": False,
         "deduplicated_items": 0,
+        "eta": None,
+        "waiting": None,
         "priority": 5,
         "paused_at": None,
         "quarantined_until": None,

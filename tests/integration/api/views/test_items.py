@@ -21,7 +21,7 @@ from tests.integration.results.test_copied_results import add_copies
 KEYS = {
     "id", "object", "batch_id", "index", "custom_id", "status", "status_is_derived", "attempts",
     "retry_at", "worker", "model_version", "status_code", "error", "usage", "finished_at",
-    "failures", "copied_from",
+    "failures", "copied_from", "waiting_reason",
 }  # fmt: skip
 
 
@@ -64,6 +64,10 @@ def test_items_show_their_status(site: Site, client: httpx.Client) -> None:
     assert waiting["retry_at"] > waiting["failures"][0]["failed_at"]
     assert again["failures"][0]["code"] == "item_timeout"
     assert page["data"][1]["model_version"] == "1"
+    assert [item["waiting_reason"] for item in page["data"]] == [
+        None, "fair_turn", "fair_turn", None, "fair_turn", "backoff", "fair_turn", "fair_turn",
+        "window", "window", "window", "window",
+    ]  # fmt: skip
 
 
 def test_items_are_listed_by_status(site: Site, client: httpx.Client) -> None:

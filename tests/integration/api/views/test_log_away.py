@@ -20,8 +20,8 @@ def test_only_requests_that_need_the_log_are_refused(
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
-    def without_log(services: object, *_: object) -> ViewServices:
-        return create_view_services(services, nowhere)  # type: ignore[arg-type]
+    def without_log(services: object, _: object, *others: object) -> ViewServices:
+        return create_view_services(services, nowhere, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr("api.app.create_view_services", without_log)
     site = open_site()
@@ -52,7 +52,8 @@ def test_a_log_of_a_newer_release_is_not_audited(
         raise SchemaTooNewError(kind="outcomes", version=99)
 
     monkeypatch.setattr(
-        "api.app.create_view_services", lambda services, *_: create_view_services(services, nowhere)
+        "api.app.create_view_services",
+        lambda services, _, *others: create_view_services(services, nowhere, *others),
     )
     monkeypatch.setattr("api.views.audit_routes.committed_offset", lambda *_: 0)
     monkeypatch.setattr("api.views.audit_routes.tally_log", newer_control)

@@ -1,0 +1,121 @@
+"""When a batch will end and why its items wait, computed when a client asks.
+
+One query each second tells the work of all pools, one the batches of a tenant, and one the position
+of a batch, however many requests there are.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from api.runtime.database import Database, DatabaseUnavailableError
+from api.runtime.shared_reads import SharedReads
+from core.clock import Clock
+from core.estimates.job_end import PoolEstimate
+from jobs.estimates.job_eta import (
+    PoolSnapshot,
+    eta_of,
+    is_running,
+    job_block,
+    pool_view,
+    waiting_of,
+)
+from jobs.estimates.pool_rates import PoolRates, PoolState
+from jobs.estimates.pool_work import (
+    JobPosition,
+    PoolSums,
+    RecentJobs,
+    TenantJobs,
+    find_pool_sums,
+    find_position,
+    find_recent_jobs,
+    find_tenant_jobs,
+    tenant_works,
+)
+from jobs.estimates.waiting_reasons import PoolView, WaitingReason
+
+_RECENT_S: Final = 60.0
+_JOBS_MAX: Final = 4096
+_ESTIMATE_S: Final = 1.0
+_ALL: Final = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class ItemWaiting:
+    """What decides why an item of a batch waits."""
+
+    block: WaitingReason | None
+    pool: PoolView
+
+
+@dataclass(slots=True)
+class JobEstimates:
+    """Estimates for the routes of one process. Used on the event loop."""
+
+    database: Database
+    rates: PoolRates
+    clock: Clock
+    _sums: SharedReads[str, PoolSums] = field(init=False)
+    _recent: SharedReads[str, RecentJobs] = field(init=False)
+    _tenants: SharedReads[UUID, TenantJobs] = field(init=False)
+    _positions: SharedReads[tuple[UUID, UUID], JobPosition] = field(init=False)
+    _pools: dict[str, tuple[float, PoolSnapshot]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        across, of_tenant = self.database.run_across_tenants, self.database.run_for_tenant
+        clock = self.clock
+        self._sums = SharedReads(lambda _: across(find_pool_sums), clock)
+        self._recent = SharedReads(lambda _: across(find_recent_jobs), clock, age_s_max=_RECENT_S)
+        self._tenants = SharedReads(lambda one: of_tenant(one, find_tenant_jobs, one), clock)
+        self._positions = SharedReads(
+            lambda key: of_tenant(key[0], find_position, key[1]), clock, keys_max=_JOBS_MAX
+        )
+
+    async def fields(self, row: Any) -> dict[str, object]:
+        """Return `eta` and `waiting` of a batch by its row: null if it has ended.
+
+        Null also while Postgres does not answer: an estimate fails no request.
+        """
+        try:
+            return await self._fields(row)
+        except DatabaseUnavailableError:
+            return {}
+
+    async def item_waiting(self, row: Any) -> ItemWaiting:
+        """Return why the items of a batch wait. Raises DatabaseUnavailableError."""
+        pool = await self._pool(row.pool)
+        return ItemWaiting(job_block(row, self.clock.wall_s()), pool_view(row, pool))
+
+    async def _fields(self, row: Any) -> dict[str, object]:
+        if not is_running(row):
+            return {}
+        pool = await self._pool(row.pool)
+        jobs = await self._tenants.get(row.tenant_id)
+        position = await self._positions.get((row.tenant_id, row.id))
+        now_s = self.clock.wall_s()
+        return {
+            "eta": eta_of(row, jobs, pool, now_s),
+            "waiting": waiting_of(row, position, pool, now_s),
+        }
+
+    async def _pool(self, pool: str | None) -> PoolSnapshot:
+        """Return the state of a pool, at most about a second old. Raises DatabaseUnavailableError.
+
+        None: the pool is not known before the file is validated.
+        """
+        if pool is None:
+            return PoolSnapshot(PoolState(), None, {})
+        built_s, snapshot = self._pools.get(pool, (None, None))
+        now_s = self.clock.monotonic_s()
+        if snapshot is not None and built_s is not None and now_s - built_s < _ESTIMATE_S:
+            return snapshot
+        sums, recent = await self._sums.get(_ALL), await self._recent.get(_ALL)
+        state, of_pool = self.rates.state(pool), sums.get(pool, {})
+        outstanding = sum(one.outstanding for one in of_pool.values())
+        estimate = None
+        if state.rate is not None:
+            estimate = PoolEstimate(tenant_works(pool, sums, recent), state.rate)
+        snapshot = PoolSnapshot(state, estimate, of_pool, outstanding)
+        self._pools = {key: one for key, one in self._pools.items() if now_s - one[0] < _ESTIMATE_S}
+        self._pools[pool] = now_s, snapshot
+        return snapshot

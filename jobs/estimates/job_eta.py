@@ -1,0 +1,132 @@
+"""The estimate of one batch as users see it: its end, its queue position and what waits. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from core.estimates.job_end import PoolEstimate
+from core.states import JobState
+from jobs.estimates.pool_rates import PoolState
+from jobs.estimates.pool_work import JobPosition, TenantJobs, TenantSums
+from jobs.estimates.waiting_reasons import (
+    ItemCounts,
+    JobBlock,
+    PoolView,
+    WaitingReason,
+    waiting_histogram,
+)
+
+_OUTCOMES = ("succeeded", "failed", "cancelled", "expired")
+
+
+class UnknownEnd(StrEnum):
+    """Why the end of a batch cannot be told, besides what blocks the whole batch."""
+
+    VALIDATING = "validating"  # a file of it; the number of its items is not known
+    NOT_SEALED = "not_sealed"  # more files may come
+    RATE_UNKNOWN = "rate_unknown"  # the pool has not answered an item yet, or the log is away
+    TOO_NEW = "too_new"  # its items count from the next second
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """The pool of a batch as of about a second ago."""
+
+    state: PoolState
+    estimate: PoolEstimate[UUID] | None  # None: the rate is not known
+    sums: Mapping[UUID, TenantSums]
+    outstanding: float = 0.0  # items of all tenants
+
+
+def is_running(row: Any) -> bool:
+    """Whether a row of `jobs` is a batch whose items run or wait."""
+    return row.state == JobState.IN_PROGRESS and not (row.settled_at or row.close_reason)
+
+
+def job_block(row: Any, now_s: float) -> WaitingReason | None:
+    """Return what blocks a whole batch, by its row of `jobs`."""
+    not_before = getattr(row, "not_before", None)  # a column that not every schema has
+    return JobBlock(
+        is_paused=row.paused_at is not None,
+        is_quarantined=row.quarantined_until is not None,
+        not_before_s=not_before and not_before.timestamp(),
+    ).reason(now_s)
+
+
+def pool_view(row: Any, pool: PoolSnapshot) -> PoolView:
+    """Return what the reasons need of the pool."""
+    of_tenant = pool.sums.get(row.tenant_id)
+    return PoolView(
+        has_replica=pool.state.has_replica,
+        of_tenant=None if of_tenant is None else of_tenant.outstanding,
+        of_all=pool.outstanding,
+    )
+
+
+def waiting_of(
+    row: Any, position: JobPosition, pool: PoolSnapshot, now_s: float
+) -> dict[str, int] | None:
+    """Return the histogram of reasons; None if the batch has ended or is validated."""
+    if row.total_count is None or row.pool is None:
+        return None
+    counts = ItemCounts(
+        total=row.total_count,
+        ended=sum(getattr(row, name) for name in _OUTCOMES),
+        emitted=position.emitted,
+        copies=position.copies - row.copied,
+        retries=position.retries,
+    )
+    return waiting_histogram(counts, job_block(row, now_s), pool_view(row, pool))
+
+
+def eta_of(row: Any, jobs: TenantJobs, pool: PoolSnapshot, now_s: float) -> dict[str, object]:
+    """Return the `eta` of a running batch: every key, null where it cannot be told.
+
+    `p50` and `p90` are seconds since the epoch, `queue_s` seconds from now. `reason` says why they
+    are null.
+    """
+    reason = _unknown_end(row, pool, now_s)
+    if reason is None and not (row.id in jobs.ahead and row.tenant_id in pool.sums):
+        reason = UnknownEnd.TOO_NEW
+    if reason is not None or pool.estimate is None:
+        return _eta(reason=reason)
+    work, ahead = jobs.works[row.id], jobs.ahead[row.id]
+    end = pool.estimate.job_end(row.tenant_id, ahead, work.remaining)
+    queue_s = round(end.queue_s, 1)
+    if not row.sealed:
+        return _eta(queue_s=queue_s, reason=UnknownEnd.NOT_SEALED)
+    return _eta(
+        p50=round(now_s + end.p50_s),
+        p90=round(now_s + end.p90_s),
+        miss_probability=round(end.miss_probability(row.expires_at.timestamp() - now_s), 3),
+        queue_s=queue_s,
+    )
+
+
+def _unknown_end(row: Any, pool: PoolSnapshot, now_s: float) -> StrEnum | None:
+    if row.total_count is None or row.pool is None or (row.sealed and not row.total_final):
+        return UnknownEnd.VALIDATING
+    if (block := job_block(row, now_s)) is not None:
+        return block
+    if not pool.state.has_replica:
+        return WaitingReason.NO_REPLICA
+    return UnknownEnd.RATE_UNKNOWN if pool.estimate is None else None
+
+
+def _eta(
+    *,
+    p50: int | None = None,
+    p90: int | None = None,
+    miss_probability: float | None = None,
+    queue_s: float | None = None,
+    reason: StrEnum | None = None,
+) -> dict[str, object]:
+    return {
+        "p50": p50,
+        "p90": p90,
+        "miss_probability": miss_probability,
+        "queue_s": queue_s,
+        "reason": reason and reason.value,
+    }

@@ -1,0 +1,62 @@
+"""The rates of the bulk pools, from the capacity that their replicas publish."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from core.estimates.rate_history import PoolRate, RateHistory
+from jobs.expansion.pool_capacity import sum_by_pool
+from jobs.expansion.windows import PoolCapacity
+from topics.records.records import Capacity
+
+SAMPLE_S: Final = 1.0
+_WARM_S: Final = 5.0
+"""Time from the first sample after which a pool without a record has no replica: replicas publish
+at least every second, and a record is old after three."""
+
+_POOLS_MAX: Final = 10_000  # histories; the one that was started first is dropped
+_JOB_CLASS: Final = "bulk"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What is known of a pool."""
+
+    has_replica: bool = True  # also while that is not known
+    rate: PoolRate | None = None  # None: not known
+
+
+class PoolRates:
+    """Keeps the history of the rate of each pool. One thread adds, any thread may read."""
+
+    def __init__(self) -> None:
+        """No rate is known until the first `add_sample`."""
+        self._histories: dict[str, RateHistory] = {}
+        self._capacities: dict[str, PoolCapacity] = {}  # replaced as a whole
+        self._first_s: float | None = None
+        self._last_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the last sample is a second old."""
+        return self._first_s is None or now_s - self._last_s >= SAMPLE_S
+
+    def add_sample(self, reports: Iterable[Capacity], *, now_s: float) -> None:
+        """Add the newest records of the replicas that are not silent."""
+        pools = sum_by_pool(one for one in reports if one.job_class == _JOB_CLASS)
+        for pool, capacity in pools.items():
+            if pool not in self._histories and len(self._histories) >= _POOLS_MAX:
+                del self._histories[next(iter(self._histories))]
+            history = self._histories.setdefault(pool, RateHistory())
+            history.add_sample(capacity.items_per_s, now_s=now_s)
+        self._capacities = pools
+        self._first_s = now_s if self._first_s is None else self._first_s
+        self._last_s = now_s
+
+    def state(self, pool: str) -> PoolState:
+        """Return what is known of a pool."""
+        capacity, history = self._capacities.get(pool), self._histories.get(pool)
+        if capacity is None:
+            is_warm = self._first_s is not None and self._last_s - self._first_s >= _WARM_S
+            return PoolState(has_replica=not is_warm)
+        rate = None if history is None else history.rate(float(max(1, capacity.concurrency)))
+        return PoolState(True, rate)
