@@ -106,6 +106,7 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
         "item_retries": _READ,
         "items": _READ,
         "job_counters": _READ,
+        "job_cursors": _READ,
         "job_inputs": _READ,
         "jobs": "SELECT, UPDATE (id)",
         "tenants": "SELECT, UPDATE (id)",

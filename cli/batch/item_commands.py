@@ -25,7 +25,16 @@ from cli.batch.job_progress import job_exit_code, progress_of
 from cli.exits import CommandError, ExitCode
 from cli.output import FormatOption, OutputFormat, print_next_page, write_output
 
-_ITEM_HEADERS = ("index", "custom id", "status", "attempts", "code", "worker", "finished")
+_ITEM_HEADERS = (
+    "index",
+    "custom id",
+    "status",
+    "waits for",
+    "attempts",
+    "code",
+    "worker",
+    "finished",
+)
 _BOOK_COLUMNS = (
     "succeeded",
     "failed",
@@ -148,6 +157,7 @@ def item_row(item: dict[str, Any]) -> tuple[str, ...]:
         str(item["index"]),
         item["custom_id"] or "",
         item["status"],
+        item.get("waiting_reason") or "",
         str(item["attempts"]),
         _code(item),
         item["worker"] or "",

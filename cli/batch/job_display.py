@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -16,7 +16,6 @@ from rich.progress import (
     SpinnerColumn,
     Task,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
@@ -41,12 +40,13 @@ class JobDisplay:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             _RateColumn(),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[ends]}"),
             _OutcomesColumn(),
+            TextColumn("{task.fields[waiting]}"),
             console=console,
             disable=not self._live,
         )
-        self._task = self._progress.add_task(label, total=None, job=None)
+        self._task = self._progress.add_task(label, total=None, job=None, waiting="", ends="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -66,10 +66,18 @@ class JobDisplay:
                 total=job.total or None,
                 completed=job.ended,
                 job=job,
+                waiting=waiting_text(extension_fields(batch).get("waiting") or {}),
+                ends=_end_text(extension_fields(batch)),
             )
         elif not self._quiet and job.state != self._state:
             sys.stderr.write(f"{batch.id} {job.state} {job.ended}/{job.total}\n")
         self._state = job.state
+
+
+def _end_text(extension: dict[str, Any]) -> str:
+    """Return the time of the expected end, as the server estimates it."""
+    at_s = (extension.get("eta") or {}).get("p50")
+    return "" if at_s is None else f"ends {datetime.fromtimestamp(at_s, UTC):%H:%M:%S} UTC"
 
 
 class _RateColumn(ProgressColumn):
@@ -173,7 +181,29 @@ def _control_rows(batch: Batch) -> list[tuple[str, str]]:
         ("sealed", "" if is_sealed else "no: it waits for more files, or for a seal"),
         ("appended", ", ".join(files)),
         ("copies", str(extension.get("deduplicated_items") or "")),
+        *estimate_rows(extension),
     ]
+
+
+def estimate_rows(extension: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return when a running job will end and why its items wait, or why its end is not known."""
+    eta, waiting = extension.get("eta") or {}, extension.get("waiting") or {}
+    missed = eta.get("miss_probability")
+    end = f"{time_text(eta.get('p50'))}, 9 of 10 by {time_text(eta.get('p90'))}"
+    known = end if eta.get("p50") is not None else f"not known: {eta.get('reason')}"
+    queue_s = eta.get("queue_s")
+    return [
+        ("ends about", known if eta else ""),
+        ("expires first", "" if missed is None else f"probability {missed:.0%}"),
+        ("next turn in", f"{queue_s:,.0f} s" if queue_s else ""),
+        ("waiting", waiting_text(waiting)),
+    ]
+
+
+def waiting_text(waiting: dict[str, int]) -> str:
+    """Return the reasons why items wait, the most frequent first."""
+    ordered = sorted(waiting.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in ordered)
 
 
 def _quarantine_text(until_s: int | None) -> str:

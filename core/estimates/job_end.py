@@ -28,7 +28,7 @@ _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.9)
 _ITEM_SIGMA: Final = sqrt(log(1 + ITEM_SPREAD**2))
 _ARRIVING_MAX: Final = 64  # tenants whose new jobs count, the busiest
-_ROUNDS: Final = 3  # new jobs arrive also while new jobs run
+_ROUNDS: Final = 2  # new jobs arrive also while new jobs run
 _S_MIN: Final = 0.001
 
 

@@ -7,11 +7,10 @@ and variance.
 """
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
-from statistics import NormalDist
+from math import erfc, exp, log, sqrt
 from typing import Final
 
-_NORMAL: Final = NormalDist()
+_SQRT2: Final = sqrt(2)
 _SECOND_MOMENT: Final = 8 / 3
 """Mean square of an added size by the square of its mean: 2 of an exponential size, times 4/3 of a
 limit that is uniform, because a job arrives at any moment."""
@@ -34,8 +33,8 @@ class NewJobs:
         if spread <= 0:
             return min(limit, exp(self.log_mean))
         z = (log_limit - self.log_mean) / spread
-        below = exp(self.log_mean + spread**2 / 2) * _NORMAL.cdf(z - spread)
-        return below + limit * (1 - _NORMAL.cdf(z))
+        below = exp(self.log_mean + spread**2 / 2) * _below(z - spread)
+        return below + limit * _below(-z)
 
 
 NO_NEW_JOBS: Final = NewJobs()
@@ -72,3 +71,8 @@ class AddedWork:
         shape = self.mean**2 / self.variance
         root = 1 - 1 / (9 * shape) + z / (3 * sqrt(shape))
         return self.mean * max(0.0, root) ** 3
+
+
+def _below(z: float) -> float:
+    """Return the cumulative distribution of the standard normal variable."""
+    return 0.5 * erfc(-z / _SQRT2)

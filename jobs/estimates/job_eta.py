@@ -1,12 +1,12 @@
 """The estimate of one batch as users see it: its end, its queue position and what waits. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from core.estimates.job_end import PoolEstimate
+from core.estimates.job_end import JobEnd, PoolEstimate
 from core.states import JobState
 from jobs.estimates.pool_rates import PoolState
 from jobs.estimates.pool_work import JobPosition, TenantJobs, TenantSums
@@ -38,6 +38,8 @@ class PoolSnapshot:
     estimate: PoolEstimate[UUID] | None  # None: the rate is not known
     sums: Mapping[UUID, TenantSums]
     outstanding: float = 0.0  # items of all tenants
+    ends: dict[UUID, JobEnd] = field(default_factory=dict)
+    """Those computed so far, by job: many requests for one job cost one computation."""
 
 
 def is_running(row: Any) -> bool:
@@ -92,8 +94,10 @@ def eta_of(row: Any, jobs: TenantJobs, pool: PoolSnapshot, now_s: float) -> dict
         reason = UnknownEnd.TOO_NEW
     if reason is not None or pool.estimate is None:
         return _eta(reason=reason)
-    work, ahead = jobs.works[row.id], jobs.ahead[row.id]
-    end = pool.estimate.job_end(row.tenant_id, ahead, work.remaining)
+    end = pool.ends.get(row.id)
+    if end is None:
+        work, ahead = jobs.works[row.id], jobs.ahead[row.id]
+        end = pool.ends[row.id] = pool.estimate.job_end(row.tenant_id, ahead, work.remaining)
     queue_s = round(end.queue_s, 1)
     if not row.sealed:
         return _eta(queue_s=queue_s, reason=UnknownEnd.NOT_SEALED)

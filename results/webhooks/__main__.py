@@ -20,6 +20,7 @@ from core.runtime.role_lifecycle import report_ready, run_role
 from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
 from jobs.commit_checks import start_commit_checks
+from jobs.estimates.pool_rates import PoolRates
 from jobs.supervised_threads import SupervisedThreads
 from results.__main__ import check_pool_size, process_name
 from results.webhooks.delivery.attempt_recording import AttemptRecorder
@@ -30,16 +31,20 @@ from results.webhooks.endpoints.address_policy import address_policy
 from results.webhooks.endpoints.name_resolution import DnsLookups, system_resolver
 from results.webhooks.endpoints.signing_secrets import SecretCipher
 from results.webhooks.events.event_reader import GROUP, JobEventReader
+from results.webhooks.events.progress_estimates import CapacityReports, ProgressEstimates
 from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.settings import WebhookSettings
 from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
+from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
-from topics.records.catalogue import EVENTS
+from topics.records.catalogue import CAPACITY, EVENTS
 from topics.settings import KafkaSettings
+from topics.tail_readers.tail_reader_thread import TailReaderThread
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 LOG = logging.getLogger(__name__)
 
@@ -108,8 +113,17 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         on_revoke=lambda partitions: reader.on_revoke(partitions),  # noqa: PLW0108  built below
     )
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
-    watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
+    rates = PoolRates()
+    capacity = capacity_tail(kafka, name, CapacityReports(rates, clock))
+    watcher = ProgressWatcher(
+        engine,
+        settings.watch_interval_s,
+        deliverer.wake,
+        stop.is_set,
+        ProgressEstimates(rates, clock).fields,
+    )
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)
+    capacity.start_at_end()
     background.start_periodic(0, "events", reader.run_once)
     background.start_periodic(settings.watch_interval_s, "watches", watcher.run_once)
     background.start_periodic(_REMOVAL_INTERVAL_S, "removal", removal.run_once)
@@ -121,9 +135,24 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         try:
             background.join(_JOIN_S)
         finally:
+            capacity.stop()
             consumer.close()
             producer.close()
             engine.dispose()
+
+
+def capacity_tail(kafka: KafkaSettings, name: str, reports: CapacityReports) -> TailReaderThread:
+    """Return a thread that reads `capacity`, for estimates in progress messages alone.
+
+    A failure ends the thread and not the role: messages then say that the rate is unknown.
+    """
+    return TailReaderThread(
+        TopicTailReader(kafka, CAPACITY, client_id=f"{name}-capacity", reset_to_earliest=False),
+        reports.receive,
+        name="capacity-tail",
+        unavailable_s_max=MISSING_TOPIC_S_MAX,
+        on_failure=lambda failure: LOG.error("no rates", extra={"reason": str(failure)}),
+    )
 
 
 def check_open_files(slots_max: int, lookups_max: int) -> None:

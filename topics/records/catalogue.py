@@ -144,7 +144,7 @@ CAPACITY = Topic(
     partition_count=1,
     ordering="the newest state of a replica and class is the last",
     written_by=("gpu-consumer",),
-    read_by=("batcher", "intake", "api"),
+    read_by=("batcher", "intake", "api", "webhooks"),
     retention_days=1,
 )
 

@@ -4,7 +4,7 @@ The counters serve as the outbox: the cursor of a watch moves in the transaction
 message, so each mark is announced once and a crash loses none, at no cost for the results writer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -80,6 +80,8 @@ class ProgressWatcher:
     pause_s: float  # between two `item.failed` messages of a job
     on_deliveries: Callable[[], None]
     is_stopping: Callable[[], bool] = lambda: False
+    estimate: Callable[[sa.Connection, UUID], Mapping[str, object]] = lambda *_: {}
+    """Returns further fields of the progress message of a job."""
 
     def run_once(self) -> None:
         """Announce changes of each watched job once. Raises one of DATABASE_UNAVAILABLE.
@@ -116,7 +118,7 @@ class ProgressWatcher:
         messages: list[WebhookMessage] = []
         for watch in watches:
             changes: dict[str, Any] = {}
-            messages += _progress(watch, changes)
+            messages += self._progress(connection, watch, changes)
             if watch.failed > watch.failed_count and watch.may_announce:
                 messages.append(_failed(connection, watch, changes))
             if watch.has_ended and changes.get("failed_count", watch.failed_count) >= watch.failed:
@@ -129,26 +131,28 @@ class ProgressWatcher:
                 )
         return record_messages(connection, messages, subscriptions)
 
-
-def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[WebhookMessage]:
-    if not watch.total_final:
-        return []  # the total may still grow, and a mark is announced only once
-    percents = crossed_percents(watch.percent, watch.ended_count, watch.total_count or 0)
-    if percents:
-        changes["percent"] = percents[-1]
-    counts = {
-        name: getattr(watch, name) for name in ("succeeded", "failed", "cancelled", "expired")
-    }
-    return [
-        job_message(
-            (new_uuid(), PROGRESS),
-            watch.tenant_id,
-            watch.job_id,
-            watch.now_s,
-            {"percent": percent, "total": watch.total_count, **counts},
-        )
-        for percent in percents
-    ]
+    def _progress(
+        self, connection: sa.Connection, watch: sa.Row[Any], changes: dict[str, Any]
+    ) -> list[WebhookMessage]:
+        if not watch.total_final:
+            return []  # the total may still grow, and a mark is announced only once
+        percents = crossed_percents(watch.percent, watch.ended_count, watch.total_count or 0)
+        if percents:
+            changes["percent"] = percents[-1]
+        counts = {
+            name: getattr(watch, name) for name in ("succeeded", "failed", "cancelled", "expired")
+        }
+        estimate = self.estimate(connection, watch.job_id) if percents else {}
+        return [
+            job_message(
+                (new_uuid(), PROGRESS),
+                watch.tenant_id,
+                watch.job_id,
+                watch.now_s,
+                {"percent": percent, "total": watch.total_count, **counts, **estimate},
+            )
+            for percent in percents
+        ]
 
 
 def _failed(

@@ -7,9 +7,11 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import JobState
+from jobs.estimates.pool_rates import PoolRates
 from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters, jobs
 from results.webhooks.events.messages import ITEM_FAILED, PROGRESS
+from results.webhooks.events.progress_estimates import CapacityReports, ProgressEstimates
 from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.tables import webhook_watches
 from results.writer.day_partitions import DayPartitions
@@ -24,6 +26,8 @@ from tests.integration.webhooks.job_events import (
     record,
     running_job,
 )
+from tests.support.capacity_records import capacity_record
+from tests.support.clock import ManualClock
 
 
 class Progressing:
@@ -78,6 +82,30 @@ def watched(site: Site, *event_types: str, total: int = 100) -> Progressing:
     job = Progressing(site, total)
     record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
     return job
+
+
+def test_progress_says_when_the_job_ends_and_why_items_wait(site: Site) -> None:
+    job = watched(site, PROGRESS)
+    clock, rates = ManualClock(wall_time_s=1000.0), PoolRates()
+    job.watcher.estimate = ProgressEstimates(rates, clock).fields
+    pool = f"pool-{job.job_id.hex}"
+    job.site.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(pool=pool))
+    reports = CapacityReports(rates, clock)
+    for _ in range(7):
+        clock.advance(1.0)
+        reports.receive([capacity_record(items_per_s=10.0, pool=pool)])
+    job.end(succeeded=25)
+    job.watcher.run_once()
+    (body,) = job.message_bodies(PROGRESS)
+    assert body["percent"] == 25
+    assert 1005 <= body["eta"]["p50"] < body["eta"]["p90"] <= 1020  # 75 items at 10 in a second
+    assert sum(body["waiting"].values()) == 75
+    for _ in range(7):
+        clock.advance(1.0)
+        reports.receive([])
+    job.end(succeeded=25)
+    job.watcher.run_once()
+    assert job.message_bodies(PROGRESS)[-1]["eta"]["reason"] == "no_replica"
 
 
 def test_each_progress_mark_is_announced_once(site: Site) -> None:

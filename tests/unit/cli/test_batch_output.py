@@ -79,7 +79,8 @@ ITEM = {
 
 
 def test_pending_item_has_empty_cells_and_an_ended_one_its_code() -> None:
-    assert item_row(ITEM) == ("4", "", "retrying", "1", "", "", "")
+    assert item_row(ITEM) == ("4", "", "retrying", "", "1", "", "", "")
+    assert item_row({**ITEM, "waiting_reason": "backoff"})[3] == "backoff"
     fields = dict(item_fields(ITEM))
     assert fields["failed"] == "attempt 1: http_500, 1970-01-01T00:00:00+00:00"
     assert "custom id" not in fields
@@ -87,9 +88,9 @@ def test_pending_item_has_empty_cells_and_an_ended_one_its_code() -> None:
     ended = ITEM | {"custom_id": "a", "status": "failed", "finished_at": 0, "failures": []}
     ended |= {"usage": {"input_tokens": 3, "output_tokens": 0}}
     failed = ended | {"error": {"code": "batch_expired", "message": "…"}}
-    assert item_row(failed)[1:5] == ("a", "failed", "1", "batch_expired")
+    assert item_row(failed)[1:6] == ("a", "failed", "", "1", "batch_expired")
     assert dict(item_fields(failed))["tokens"] == "3 in, 0 out"
-    assert item_row(ended | {"status_code": 200})[4] == "200"
+    assert item_row(ended | {"status_code": 200})[5] == "200"
 
 
 COUNTS = {"succeeded": 1, "failed": 0, "cancelled": 0, "expired": 0, "ended": 1}

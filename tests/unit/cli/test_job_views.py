@@ -18,7 +18,14 @@ from cli.admin.webhook_commands import last_try_text, state_text
 from cli.batch.background_job_commands import job_fields
 from cli.batch.batch_commands import metadata_pairs
 from cli.batch.dead_letter_commands import letter_fields, letter_row, merge_edits
-from cli.batch.job_display import LIST_HEADERS, JobDisplay, list_row, print_outcome, status_rows
+from cli.batch.job_display import (
+    LIST_HEADERS,
+    JobDisplay,
+    estimate_rows,
+    list_row,
+    print_outcome,
+    status_rows,
+)
 from cli.batch.job_progress import (
     POLL_S_MAX,
     POLL_S_MIN,
@@ -64,6 +71,20 @@ def test_status_omits_empty_fields() -> None:
     assert rows["items"] == "10"
     assert rows["created"] == "1970-01-01T00:00:00+00:00"
     assert "output file" not in rows
+
+
+def test_status_shows_the_end_and_what_items_wait_for() -> None:
+    eta = {"p50": 60, "p90": 120, "miss_probability": 0.25, "queue_s": 7.4, "reason": None}
+    rows = dict(estimate_rows({"eta": eta, "waiting": {"fair_turn": 2, "pool_full": 30}}))
+    assert rows == {
+        "ends about": "1970-01-01T00:01:00+00:00, 9 of 10 by 1970-01-01T00:02:00+00:00",
+        "expires first": "probability 25%",
+        "next turn in": "7 s",
+        "waiting": "30 pool full, 2 fair turn",
+    }
+    unknown = dict.fromkeys(eta) | {"reason": "no_replica"}
+    assert dict(estimate_rows({"eta": unknown}))["ends about"] == "not known: no_replica"
+    assert not any(text for _, text in estimate_rows({}))
 
 
 def test_status_shows_the_first_validation_errors() -> None:
