@@ -17,6 +17,7 @@ from jobs.estimates.waiting_reasons import (
     WaitingReason,
     waiting_histogram,
 )
+from jobs.store.job_schedule import job_opening
 
 _OUTCOMES = ("succeeded", "failed", "cancelled", "expired")
 
@@ -48,13 +49,14 @@ def is_running(row: Any) -> bool:
 
 
 def job_block(row: Any, now_s: float) -> WaitingReason | None:
-    """Return what blocks a whole batch, by its row of `jobs`."""
-    not_before = getattr(row, "not_before", None)  # a column that not every schema has
+    """Return what blocks a whole batch, by its row of `jobs` and the hours of its tenant."""
+    not_before_s = row.not_before.timestamp() if row.not_before else 0.0
+    opening = job_opening(now_s, not_before_s, (row.bulk_hours, row.tenant_bulk_hours))
     return JobBlock(
         is_paused=row.paused_at is not None,
         is_quarantined=row.quarantined_until is not None,
-        not_before_s=not_before and not_before.timestamp(),
-    ).reason(now_s)
+        is_off_peak=opening.opens_s > now_s,
+    ).reason
 
 
 def pool_view(row: Any, pool: PoolSnapshot) -> PoolView:

@@ -3,6 +3,7 @@
 A reason is named only where rows, the cursor and the records of replicas prove it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,7 +37,12 @@ class WaitingReason(StrEnum):
     """Its tenant is in quarantine on the pool."""
 
     OFF_PEAK = "off_peak"
-    """Its job may not start before a time that has not come."""
+    """Not emitted: its job may not run before a time that has not come, or outside of hours."""
+
+    @property
+    def holds_emitted(self) -> bool:
+        """Whether it is a reason for items, too, that were emitted before it came."""
+        return self in (WaitingReason.PAUSED, WaitingReason.QUARANTINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +51,16 @@ class JobBlock:
 
     is_paused: bool = False
     is_quarantined: bool = False
-    not_before_s: float | None = None  # seconds since the epoch
+    is_off_peak: bool = False  # not in its hours, or before the time from which it may run
 
-    def reason(self, now_s: float) -> WaitingReason | None:
-        """Return why no item of the job may run, None if they may."""
+    @property
+    def reason(self) -> WaitingReason | None:
+        """Why no item of the job may run, None if they may."""
         if self.is_quarantined:
             return WaitingReason.QUARANTINE
         if self.is_paused:
             return WaitingReason.PAUSED
-        if self.not_before_s is not None and now_s < self.not_before_s:
+        if self.is_off_peak:
             return WaitingReason.OFF_PEAK
         return None
 
@@ -97,18 +104,16 @@ def waiting_histogram(
 ) -> dict[str, int]:
     """Return how many items without a row wait for each reason; the sum is their number."""
     left = max(0, counts.total - counts.ended)
-    if block is not None:
+    if block is not None and block.holds_emitted:
         return _without_zeros({block: left})
     pending = min(left, max(0, counts.total - counts.emitted))
     copies = min(left - pending, max(0, counts.copies))
     retries = min(left - pending - copies, counts.retries)
-    found = {
-        WaitingReason.COPY: copies,
-        WaitingReason.BACKOFF: retries,
-        pool.not_emitted: pending,
-    }
-    on_log = left - pending - copies - retries
-    found[pool.on_log] = found.get(pool.on_log, 0) + on_log
+    found: Counter[WaitingReason] = Counter()
+    found[WaitingReason.COPY] += copies
+    found[WaitingReason.BACKOFF] += retries
+    found[block or pool.not_emitted] += pending
+    found[pool.on_log] += left - pending - copies - retries
     return _without_zeros(found)
 
 

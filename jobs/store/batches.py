@@ -128,7 +128,7 @@ def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: PageCursor) ->
     """Return a page of the tenant's jobs with their counters. Raises InvalidFieldError."""
     if cursor.after is not None and not _is_batch(connection, cursor.after):
         raise unknown_cursor_error()
-    query = listed_query().add_columns(_tenant_hours(tenant_id))
+    query = listed_query().add_columns(tenant_hours(tenant_id))
     return read_page(connection, query, jobs, tenant_id=tenant_id, cursor=cursor)
 
 
@@ -190,12 +190,12 @@ def checked_window_s(new: NewJob) -> int:
 def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
     is_owned = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
-    query = listed_query(with_errors=with_errors).add_columns(_tenant_hours(tenant_id))
+    query = listed_query(with_errors=with_errors).add_columns(tenant_hours(tenant_id))
     return query.where(*is_owned)
 
 
-def _tenant_hours(tenant_id: UUID) -> sa.ColumnElement[str]:
-    """Return the bulk hours of a tenant, read once for a query."""
+def tenant_hours(tenant_id: UUID | sa.ColumnElement[UUID]) -> sa.ColumnElement[str]:
+    """Return the bulk hours of a tenant, read once for a query; of a column, once for each row."""
     query = sa.select(tenants.c.bulk_hours).where(tenants.c.id == tenant_id)
     return query.scalar_subquery().label("tenant_bulk_hours")
 

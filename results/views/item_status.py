@@ -218,12 +218,12 @@ def waiting_reason(
 ) -> WaitingReason | None:
     """Return why an item waits; None if it has a row or a replica has it.
 
-    `block` keeps the whole job from running. An item at a replica runs, or will when the replica
-    comes to it; which of the two is not known.
+    `block` keeps the whole job from running; off-peak hours keep only items that were not emitted.
+    An item at a replica runs, or will when the replica comes to it; which of the two is not known.
     """
     if item.status.outcome is not None or item.status is ItemStatus.DISPATCHED:
         return None
-    if block is not None:
+    if block is not None and (block.holds_emitted or item.status is ItemStatus.PENDING):
         return block
     if item.is_copy:
         return WaitingReason.COPY

@@ -14,11 +14,11 @@ from random import Random
 from uuid import UUID
 
 from core.urgency import PRIORITY_DEFAULT
+from jobs.expansion.allowances import allowances
 from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool
 from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
-    allowances,
     pool_budgets,
     select_jobs,
     tenant_windows,

@@ -20,7 +20,7 @@ from jobs.estimates.pool_work import (
     find_tenant_jobs,
     tenant_works,
 )
-from jobs.store.batches import with_counters
+from jobs.store.batches import tenant_hours, with_counters
 from jobs.tables.jobs import jobs
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
@@ -91,7 +91,8 @@ class ProgressEstimates:
 
         Raises one of DATABASE_UNAVAILABLE.
         """
-        row = connection.execute(with_counters().where(jobs.c.id == job_id)).one_or_none()
+        query = with_counters().add_columns(tenant_hours(jobs.c.tenant_id))
+        row = connection.execute(query.where(jobs.c.id == job_id)).one_or_none()
         if row is None or not is_running(row) or row.pool is None:
             return {}
         pool = self._pool(connection, row.pool)

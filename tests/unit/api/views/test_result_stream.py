@@ -46,7 +46,8 @@ def views(objects: MemoryObjects, database: Database, **given: object) -> ViewSe
     services: Any = SimpleNamespace(objects=objects, database=database, settings=settings)
     progress_poller = ProgressPoller(cast(Any, database), interval_s=10)
     pages = ResultPageCache(cast(Any, database))
-    return ViewServices(services, None, progress_poller, cast(Any, None), pages)
+    no_names, no_estimates = cast(Any, None), cast(Any, None)
+    return ViewServices(services, None, progress_poller, no_names, pages, no_estimates)
 
 
 def stream(objects: MemoryObjects, database: Database, *, live: bool = False) -> ResultStream:

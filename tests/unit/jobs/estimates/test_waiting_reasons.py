@@ -44,6 +44,12 @@ def test_items_wait_for_a_window_a_turn_a_retry_or_their_original() -> None:
     assert found == {"window": 40, "fair_turn": 38, "backoff": 7, "copy": 5}
 
 
+def test_off_peak_hours_hold_only_what_was_not_emitted() -> None:
+    pool = PoolView(of_tenant=45.0, of_all=45.0)
+    found = waiting_histogram(COUNTED, WaitingReason.OFF_PEAK, pool)
+    assert found == {"off_peak": 40, "fair_turn": 38, "backoff": 7, "copy": 5}
+
+
 def test_a_pool_is_full_when_only_other_tenants_have_items_on_the_log() -> None:
     fresh = ItemCounts(total=10, ended=0)
     assert waiting_histogram(fresh, None, PoolView(of_tenant=0.0, of_all=9.0)) == {"pool_full": 10}
@@ -62,11 +68,11 @@ def test_without_a_replica_only_retries_and_copies_wait_for_something_else() -> 
         (JobBlock(), None),
         (JobBlock(is_paused=True), WaitingReason.PAUSED),
         (JobBlock(is_quarantined=True, is_paused=True), WaitingReason.QUARANTINE),
-        (JobBlock(not_before_s=101.0), WaitingReason.OFF_PEAK),
-        (JobBlock(not_before_s=100.0), None),
+        (JobBlock(is_off_peak=True), WaitingReason.OFF_PEAK),
+        (JobBlock(is_off_peak=True, is_paused=True), WaitingReason.PAUSED),
     ],
 )
 def test_a_block_of_the_job_comes_first(block: JobBlock, reason: WaitingReason | None) -> None:
-    assert block.reason(100.0) is reason
-    if reason is not None:
+    assert block.reason is reason
+    if reason is not None and reason.holds_emitted:
         assert waiting_histogram(COUNTED, reason, PoolView()) == {reason.value: 90}
