@@ -31,6 +31,7 @@ NAMES = (
     "open_jobs",
     "newcomers",
     "tenant_shares",
+    "capacity_readers",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 

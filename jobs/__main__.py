@@ -25,7 +25,7 @@ from jobs.expansion.intake_loop import IntakeLoop
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache
-from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.pool_capacity import POLL_INTERVAL_S, PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.expansion.tenant_weights import TenantWeights
 from jobs.leasing.active_leases import ActiveLeases
@@ -194,7 +194,13 @@ def _read_capacity(tail: TopicTailReader, capacities: PoolCapacities) -> None:
 
 def _capacity_tail(kafka: KafkaSettings, holder: str) -> TopicTailReader:
     """Return a reader of capacity from now on. Raises KafkaUnavailableError."""
-    tail = TopicTailReader(kafka, CAPACITY, client_id=f"{holder}-capacity", reset_to_earliest=False)
+    tail = TopicTailReader(
+        kafka,
+        CAPACITY,
+        client_id=f"{holder}-capacity",
+        reset_to_earliest=False,
+        poll_interval_s=POLL_INTERVAL_S,
+    )
     tail.seek_to_end(_START_S_MAX)
     return tail
 

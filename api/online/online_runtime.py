@@ -34,6 +34,7 @@ from core.runtime.futures import run_in_daemon_thread
 from core.runtime.supervised_tasks import report_failure, supervise
 from core.states import CloseReason
 from jobs.estimates.pool_rates import PoolRates
+from jobs.expansion.pool_capacity import POLL_INTERVAL_S
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, Topic
@@ -154,7 +155,9 @@ class OnlineRuntime:
             self._tail_thread(
                 REPLIES, read_replies, name="replies", partitions=[self.reply_partition]
             ),
-            self._tail_thread(CAPACITY, read_capacity, name="capacity"),
+            self._tail_thread(
+                CAPACITY, read_capacity, name="capacity", poll_interval_s=POLL_INTERVAL_S
+            ),
             self._tail_thread(CONTROL, read_control, name="control"),
         )
         for tail in self._tails:
@@ -199,6 +202,7 @@ class OnlineRuntime:
         *,
         name: str,
         partitions: list[int] | None = None,
+        poll_interval_s: float = 0.0,
     ) -> TailReaderThread:
         """Return a thread that reads a topic from its end and retries while a broker restarts."""
         return TailReaderThread(
@@ -208,6 +212,7 @@ class OnlineRuntime:
                 client_id=f"{self.caller_id}-{name}",
                 partitions=partitions,
                 reset_to_earliest=False,
+                poll_interval_s=poll_interval_s,
             ),
             handle,
             name=f"{name}-tail",

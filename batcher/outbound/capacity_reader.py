@@ -1,6 +1,7 @@
 """Reads capacity and publishes demand without Faust, so that backpressure delays neither."""
 
 from collections.abc import Callable
+from typing import Final
 
 from batcher.outbound.batch_sender import BatcherIdentity
 from topics.clients.producer import RecordProducer
@@ -11,6 +12,9 @@ from topics.records.records import Capacity, Demand
 from topics.settings import KafkaSettings
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
+
+POLL_INTERVAL_S: Final = 0.05
+"""Time for which records are collected: they carry rates, and grants of earlier releases."""
 
 
 class CapacityReader:
@@ -26,7 +30,11 @@ class CapacityReader:
     ) -> None:
         """Both callbacks run in the thread."""
         self._tail = TopicTailReader(
-            settings, CAPACITY, client_id=f"{client_id}-capacity", reset_to_earliest=False
+            settings,
+            CAPACITY,
+            client_id=f"{client_id}-capacity",
+            reset_to_earliest=False,
+            poll_interval_s=POLL_INTERVAL_S,
         )
         self._on_capacity = on_capacity
         self._thread = TailReaderThread(

@@ -1,6 +1,7 @@
 """Reads the grants of replicas to batchers of one class, without Faust."""
 
 from collections.abc import Callable
+from typing import Final
 
 from topics.records.catalogue import GRANTS, grants_partition
 from topics.records.received_record import ReceivedRecord
@@ -8,6 +9,9 @@ from topics.records.records import ReplicaGrants
 from topics.settings import KafkaSettings
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
+
+POLL_INTERVAL_S: Final = 0.01
+"""Time for which the grants of busy replicas are collected."""
 
 
 class GrantReader:
@@ -29,6 +33,7 @@ class GrantReader:
             client_id=f"{client_id}-grants",
             partitions=[grants_partition(job_class)],
             reset_to_earliest=False,
+            poll_interval_s=POLL_INTERVAL_S,
         )
         self._on_grants = on_grants
         self._thread = TailReaderThread(
@@ -53,10 +58,9 @@ class GrantReader:
 
 
 def latest_grants(records: list[ReceivedRecord]) -> list[ReplicaGrants]:
-    """Return the latest grants of each replica and class. Raises SchemaTooNewError."""
-    found = {
-        (grants.replica_id, grants.job_class): grants
-        for _, grants in decode_records(ReplicaGrants, records)
-        if grants is not None
-    }
-    return list(found.values())
+    """Return the latest grants of each replica; its earlier records are not decoded.
+
+    Raises SchemaTooNewError.
+    """
+    newest = {record.key: record for record in records}  # of one class
+    return [one for _, one in decode_records(ReplicaGrants, newest.values()) if one is not None]

@@ -10,7 +10,7 @@ from typing import Final
 from topics.records.records import Capacity
 
 REPEAT_S: Final = 1.0
-"""Interval of records without a change; a replica is silent after three times that."""
+"""Interval of records without a change. A replica counts as silent after three times that."""
 
 INTERVAL_S_MIN: Final = 0.05
 """Least time between two records: changes in between are published together."""

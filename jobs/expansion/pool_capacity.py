@@ -12,7 +12,10 @@ from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef
 from topics.tail_readers.tail_reader_thread import decode_records
 
-_RECORD_AGE_S_MAX: Final = 3.0  # a replica publishes every second, or every 0.2 s while it works
+POLL_INTERVAL_S: Final = 0.1
+"""Time for which readers of all pools collect records of `capacity`."""
+
+_RECORD_AGE_S_MAX: Final = 3.0  # a replica publishes every second
 _JOB_CLASS: Final = "bulk"
 _MEANS_MAX: Final = 1_000  # replicas whose means are kept; the oldest are forgotten
 
@@ -111,12 +114,11 @@ class PoolCapacities:
 
 def sum_by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
     """Return the total capacity of the available replicas of each pool."""
-    pools: dict[str, PoolCapacity] = {}
+    rates: dict[str, float] = {}
+    places: dict[str, int] = {}
     for capacity in capacities:
         if capacity.available:
-            known = pools.get(capacity.pool, PoolCapacity(0.0, 0))
-            pools[capacity.pool] = PoolCapacity(
-                known.items_per_s + max(0.0, capacity.items_per_s),
-                known.concurrency + max(0, capacity.concurrency),
-            )
-    return pools
+            pool = capacity.pool
+            rates[pool] = rates.get(pool, 0.0) + max(0.0, capacity.items_per_s)
+            places[pool] = places.get(pool, 0) + max(0, capacity.concurrency)
+    return {pool: PoolCapacity(rate, places[pool]) for pool, rate in rates.items()}

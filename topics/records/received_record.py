@@ -1,8 +1,8 @@
 """A record as a consumer read it, with or without a group."""
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from confluent_kafka import KafkaError, Message
 
 from topics.errors import KafkaAuthorizationError, KafkaUnavailableError
@@ -17,9 +17,11 @@ _REFUSED: Final = frozenset(
 """Denied access: the client retries for ever and returns no record."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedRecord:
-    """A record that was read; `appended_ms` is the broker's time of its append."""
+class ReceivedRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record that was read; `appended_ms` is the broker's time of its append.
+
+    A struct, because a frozen dataclass takes 2 µs to create, and a batcher reads 5,000 a second.
+    """
 
     topic: str
     partition: int
@@ -37,27 +39,25 @@ def received_records(messages: list[Message], prefix: str) -> list[ReceivedRecor
     """
     records = []
     for message in messages:
-        error = message.error()
-        if error is not None:
+        if (error := message.error()) is not None:
             if error.code() in _REFUSED:
                 raise KafkaAuthorizationError(error.str())
             if error.fatal():
                 raise KafkaUnavailableError(error.str())
             continue
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None  # only error events lack these
+        assert partition is not None
+        assert offset is not None
         records.append(
             ReceivedRecord(
-                topic=(message.topic() or "").removeprefix(prefix),
-                partition=_number(message.partition()),
-                offset=_number(message.offset()),
-                key=message.key(),
-                headers=message.headers() or [],
-                value=message.value(),
-                appended_ms=message.timestamp()[1],
+                topic.removeprefix(prefix),
+                partition,
+                offset,
+                message.key(),
+                message.headers() or [],
+                message.value(),
+                message.timestamp()[1],
             )
         )
     return records
-
-
-def _number(value: int | None) -> int:
-    assert value is not None  # only error events lack it
-    return value

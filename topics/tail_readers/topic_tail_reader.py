@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -21,6 +21,9 @@ _COUNT_MAX = 500
 _REQUEST_S = 2.0
 _RETRY_S = 0.05
 
+BUSY_RECORDS_PER_S: Final = 2_000
+"""Rate from which a reader with a poll interval polls half as often: 400 busy replicas."""
+
 
 class TopicTailReader:
     """Reads partitions of one topic: control, capacity, demand, callers, replies, attempts.
@@ -34,7 +37,7 @@ class TopicTailReader:
     queue_kbytes_max: ClassVar[int] = 8 * 1024
     """Memory of fetched records."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each one is an option
         self,
         settings: KafkaSettings,
         topic: Topic,
@@ -43,17 +46,22 @@ class TopicTailReader:
         group: str | None = None,
         partitions: Sequence[int] | None = None,
         reset_to_earliest: bool = True,
+        poll_interval_s: float = 0.0,
     ) -> None:
         """Start at the oldest record of each partition unless `seek_to_end` is called first.
 
         `group` is the one whose commits are read; it is never joined. `partitions` None means all
         of them. `reset_to_earliest` is `auto.offset.reset`: where to continue once the broker has
-        deleted the records at the position, at the oldest or newest.
+        deleted the records at the position, at the oldest or newest. After a poll that returned
+        records the next one waits for `poll_interval_s`, twice as long at `BUSY_RECORDS_PER_S`,
+        and so do fetches: of a busy topic many records come at once, which costs a fraction of the
+        CPU, and a single record is not delayed.
         """
         self._prefix, self._topic = settings.topic_prefix, topic.name
         self._name = self._prefix + topic.name
         numbers = range(topic.partition_count) if partitions is None else partitions
         self._partitions = [TopicPartition(self._name, number, 0) for number in numbers]
+        self._poll_interval_s, self._polled_s, self._next_poll_s = poll_interval_s, 0.0, 0.0
         self._unreadable = UnreadablePartitions(settings.partition_timeout_s)
         statistics = ReadStatistics(
             self._unreadable,
@@ -74,7 +82,8 @@ class TopicTailReader:
                 "auto.offset.reset": "earliest" if reset_to_earliest else "latest",
                 "fetch.wait.max.ms": self.fetch_wait_ms,
                 "queued.max.messages.kbytes": self.queue_kbytes_max,
-            },
+            }
+            | (_paced_fetches(poll_interval_s) if poll_interval_s else {}),
         )
         self._is_assigned = self._is_missing = False
         self._next_offsets: dict[int, int] = {}  # by partition
@@ -111,12 +120,16 @@ class TopicTailReader:
         """Return the records that have arrived, waiting at most `timeout_s` for the first."""
         if not self._is_assigned:
             self._assign(self._partitions)
+        self._pace()
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(_COUNT_MAX, 0) if first else []
         messages = first + more
-        self._is_missing = self._is_missing or any(map(is_missing_topic_error, messages))
-        self._record_offsets(messages)
+        errors = [message for message in messages if message.error() is not None]
+        self._is_missing = self._is_missing or any(map(is_missing_topic_error, errors))
+        if self._poll_interval_s and messages:
+            self._plan_next_poll(len(messages))
         records = received_records(messages, self._prefix)
+        self._record_offsets(records, errors)
         if self._is_missing and not records:  # records that came with the error are returned first
             self._is_missing = False
             raise KafkaUnavailableError("the topic does not exist any more")
@@ -162,12 +175,29 @@ class TopicTailReader:
         self._consumer.assign(partitions)
         self._is_assigned = True
 
-    def _record_offsets(self, messages: list[Message]) -> None:
+    def _plan_next_poll(self, count: int) -> None:
+        now_s = time.monotonic()
+        is_busy = count >= BUSY_RECORDS_PER_S * (now_s - self._polled_s)
+        self._polled_s = now_s
+        self._next_poll_s = now_s + self._poll_interval_s * (2 if is_busy else 1)
+
+    def _pace(self) -> None:
+        if self._poll_interval_s and (wait_s := self._next_poll_s - time.monotonic()) > 0:
+            time.sleep(wait_s)
+
+    def _record_offsets(self, records: list[ReceivedRecord], errors: list[Message]) -> None:
         """Advance by records too: the client reports a partition's end only a long poll later."""
-        for message in messages:
+        read = {record.partition: record.offset + 1 for record in records}
+        for message in errors:
             error, offset, number = message.error(), message.offset(), message.partition()
-            is_end = error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001
-            if error is None or is_end:
+            assert error is not None
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 assert offset is not None
                 assert number is not None
-                self._next_offsets[number] = offset if is_end else offset + 1
+                read[number] = max(offset, read.get(number, 0))
+        self._next_offsets |= read
+
+
+def _paced_fetches(interval_s: float) -> dict[str, int]:
+    """Return options with which the client fetches once for each poll, while records wait."""
+    return {"queued.min.messages": 1, "fetch.queue.backoff.ms": max(1, round(1000 * interval_s))}

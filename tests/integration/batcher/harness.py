@@ -309,7 +309,7 @@ class Replica:
             topic.name,
             encode(record),
             partition=partition,
-            key=b"replica",
+            key=f"replica-{self._pool}:{self._class}".encode(),
             headers=kind_headers(type(record)),
         )
 

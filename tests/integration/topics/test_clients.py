@@ -149,11 +149,12 @@ def test_options_of_an_earlier_release_are_brought_up_to_date(settings: KafkaSet
     until(lambda: not admin.drift([CONTROL]))  # the broker may apply it a moment later
 
 
+@pytest.mark.parametrize("poll_interval_s", [0.0, 0.05])
 def test_a_tail_reader_reads_to_the_end_and_then_new_records(
-    settings: KafkaSettings, producer: RecordProducer
+    settings: KafkaSettings, producer: RecordProducer, poll_interval_s: float
 ) -> None:
     TopicAdmin(settings).create([CONTROL])
-    tail = TopicTailReader(settings, CONTROL, client_id="tail")
+    tail = TopicTailReader(settings, CONTROL, client_id="tail", poll_interval_s=poll_interval_s)
     late = TopicTailReader(settings, CONTROL, client_id="late")
     assert tail.read_to_end(40) == []
     for values in ([b"0", b"1", b"2"], [b"3"]):

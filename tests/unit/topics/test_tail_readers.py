@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
+from tests.support.clock import ManualClock
 from tests.support.until import until
 from topics.errors import KafkaAuthorizationError, KafkaUnavailableError
 from topics.records.catalogue import CONTROL
@@ -18,7 +19,7 @@ from topics.records.codec import Headers, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl
 from topics.settings import KafkaSettings
-from topics.tail_readers import tail_reader_thread
+from topics.tail_readers import tail_reader_thread, topic_tail_reader
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
@@ -196,3 +197,21 @@ def test_records_before_a_missing_topic_error_are_returned(monkeypatch: pytest.M
 def test_an_authorization_error_is_raised(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     with pytest.raises(KafkaUnavailableError):
         tail_of(monkeypatch, message(error=code)).poll(0)
+
+
+def test_a_reader_with_an_interval_polls_half_as_often_while_it_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock(100.0)
+    time = SimpleNamespace(monotonic=clock.monotonic_s, sleep=clock.advance)
+    monkeypatch.setattr(topic_tail_reader, "time", time)
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    reader = TopicTailReader(settings, CONTROL, client_id="test", poll_interval_s=0.01)
+    waits_s = []
+    for count in (1, 19, 21, 80, 39):
+        reader._plan_next_poll(count)
+        before_s = clock.now_s
+        reader._pace()
+        waits_s.append(round(clock.now_s - before_s, 6))
+    assert waits_s == [0.01, 0.01, 0.02, 0.02, 0.01]
+    reader.close()
