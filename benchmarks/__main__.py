@@ -29,6 +29,7 @@ NAMES = (
     "first_token",
     "online_during_bulk",
     "open_jobs",
+    "deadline_plans",
     "newcomers",
     "tenant_shares",
     "capacity_readers",

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from jobs import metrics
 from jobs.__main__ import run
 from jobs.store.outbox import NOTIFY_JOBS
 from jobs.tables.jobs import job_cursors, job_leases, jobs
@@ -18,7 +19,13 @@ from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
 from tests.integration.jobs.log_reader import indexes, records_of
-from tests.integration.jobs.rows import add_job, add_tenant, execute, input_line
+from tests.integration.jobs.rows import (
+    add_job,
+    add_running_job,
+    add_tenant,
+    execute,
+    input_line,
+)
 from tests.support.capacity_records import capacity_record
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
@@ -209,6 +216,38 @@ def test_a_job_is_validated_at_once_and_emitted_from_its_time_on(
             job_cursors.c.job_id == waiting, sa.func.now() >= jobs.c.not_before
         )
         assert site.scalar(is_later.join(jobs, jobs.c.id == waiting)) == waiting
+
+
+def test_a_job_that_cannot_end_in_time_steps_back_behind_one_that_can(
+    site: Site,
+    env: dict[str, str],
+    store_lines: Callable[[str, int], None],
+    producer: RecordProducer,
+) -> None:
+    store_lines("in", 1000)
+
+    def emitted(job_id: UUID) -> int:
+        cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == job_id)
+        return int(site.scalar(cursor))
+
+    def add(count: int, seconds: int) -> UUID:
+        expires_at = sa.text(f"now() + interval '{seconds} seconds'")
+        with site.engine.begin() as connection:
+            job_id = add_running_job(connection, site.tenant_id, count, expires_at=expires_at)
+            connection.execute(NOTIFY_JOBS)
+        return job_id
+
+    with running(env), pool_that_can_do(10.0, producer):
+        hopeless, feasible = add(1000, 61), add(300, 55)  # they need 100 s and 30 s
+        until(lambda: metrics.JOBS_RELEGATED._value.get() == 1)
+        before = emitted(hopeless)
+        while emitted(feasible) < 270:  # its tail begins
+            execute(
+                site.engine,
+                "UPDATE job_counters SET succeeded = item_index FROM job_cursors "
+                "WHERE job_cursors.job_id = job_counters.job_id",
+            )
+        assert emitted(hopeless) - before < 100
 
 
 def test_small_invalid_files_fail_while_a_large_one_is_validated(
