@@ -4,7 +4,7 @@ from uuid import UUID
 
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity, OutputMean
+from topics.records.records import Capacity, OutputMean, ReplicaGrants
 
 
 def capacity_record(
@@ -35,3 +35,16 @@ def capacity_record(
     )
     key = f"{replica}:{job_class}".encode()
     return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
+
+
+def grants_of(capacity: Capacity, granted: dict[str, int]) -> ReplicaGrants:
+    """Return the grants that a replica in this state publishes."""
+    return ReplicaGrants(
+        capacity.replica_id,
+        capacity.epoch,
+        capacity.pool,
+        capacity.job_class,
+        capacity.partitions,
+        granted,
+        capacity.concurrency,
+    )

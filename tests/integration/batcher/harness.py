@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from batcher.faust_app.request_stream import group_of
+from tests.support.capacity_records import grants_of
 from tests.support.until import until
 from tests.unit.batcher import builders
 from topics.clients.admin import TopicAdmin
@@ -46,7 +47,6 @@ from topics.records.records import (
     Item,
     JobRef,
     Record,
-    ReplicaGrants,
 )
 from topics.settings import KafkaSettings
 from topics.tail_readers.caller_liveness import CALLER_HEARTBEAT_S
@@ -182,11 +182,10 @@ class Replica:
         window: int = 400,
         concurrency: int = 64,
         items_per_s: float = 1e6,
-        has_grants: bool = True,
+        has_grants: bool = True,  # False: grants on `capacity` only, as earlier releases
     ) -> None:
-        """Without `has_grants` it grants on `capacity` only, as earlier releases did."""
         self._kafka, self._class, self._pool = kafka, job_class, pool
-        self._has_grants = has_grants
+        self._has_grants, self._grants_partition = has_grants, grants_partition(job_class)
         self.window, self._concurrency = window, concurrency
         self._producer = RecordProducer(kafka, client_id="test-replica", linger_ms=0)
         self._batches = TopicTailReader(
@@ -293,25 +292,11 @@ class Replica:
         )
         self._send(CAPACITY, capacity, 0)
         if self._has_grants:
-            grants = ReplicaGrants(
-                replica_id=capacity.replica_id,
-                epoch=capacity.epoch,
-                pool=capacity.pool,
-                job_class=capacity.job_class,
-                partitions=capacity.partitions,
-                granted=dict(self._granted),
-                concurrency=capacity.concurrency,
-            )
-            self._send(GRANTS, grants, grants_partition(self._class))
+            self._send(GRANTS, grants_of(capacity, dict(self._granted)), self._grants_partition)
 
     def _send(self, topic: Topic, record: Record, partition: int) -> None:
-        self._producer.send(
-            topic.name,
-            encode(record),
-            partition=partition,
-            key=f"replica-{self._pool}:{self._class}".encode(),
-            headers=kind_headers(type(record)),
-        )
+        sent: Any = {"key": self._pool.encode(), "headers": kind_headers(type(record))}
+        self._producer.send(topic.name, encode(record), partition=partition, **sent)
 
 
 class BatcherProcess:
