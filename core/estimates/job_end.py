@@ -78,7 +78,7 @@ class PoolEstimate(Generic[K]):
         return JobEnd(p50_s, p90_s, sigma, queue_s)
 
     def _added_work(self, tenant: K, ahead: WorkAhead, remaining: float, at_s: float) -> AddedWork:
-        """Return what new jobs receive before a job that needs `work` of its tenant ends.
+        """Return what new jobs receive before a job of `tenant` ends.
 
         A new job of the same tenant receives as much as this one has left; those of another tenant
         what its share leaves it beside its present work.

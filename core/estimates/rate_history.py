@@ -11,6 +11,7 @@ _MEAN_S: Final = 20.0  # time constant of the mean
 _LONG_S: Final = 600.0  # of the long mean, to which a forecast returns
 _GAP_S_MAX: Final = 5.0  # a longer silence counts as this: nothing was measured meanwhile
 _SPREAD_PRIOR: Final = 0.1
+_SPREAD_MAX: Final = 1.0  # more says nothing: the rate has jumped, for example with new replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +71,5 @@ class RateHistory:
         """Return the rate; None while there is no sample."""
         if not self._mean:
             return None
-        spread = sqrt(self._variance) / self._long_mean
+        spread = min(_SPREAD_MAX, sqrt(self._variance) / self._long_mean)
         return PoolRate(self._mean, self._long_mean, spread, concurrency)

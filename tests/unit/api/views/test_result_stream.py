@@ -46,8 +46,8 @@ def views(objects: MemoryObjects, database: Database, **given: object) -> ViewSe
     services: Any = SimpleNamespace(objects=objects, database=database, settings=settings)
     progress_poller = ProgressPoller(cast(Any, database), interval_s=10)
     pages = ResultPageCache(cast(Any, database))
-    no_names, no_estimates = cast(Any, None), cast(Any, None)
-    return ViewServices(services, None, progress_poller, no_names, pages, no_estimates)
+    unused = cast(Any, None)
+    return ViewServices(services, None, progress_poller, unused, pages, unused)
 
 
 def stream(objects: MemoryObjects, database: Database, *, live: bool = False) -> ResultStream:

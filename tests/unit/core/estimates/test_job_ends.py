@@ -179,3 +179,7 @@ def test_rate_history_tells_nothing_before_a_sample() -> None:
     assert rate is not None
     assert rate.work_per_s == pytest.approx(20.0)
     assert rate.spread < 0.1
+    history.add_sample(1e9, now_s=605.0)
+    jumped = history.rate(8.0)
+    assert jumped is not None
+    assert jumped.spread == 1.0
