@@ -1,6 +1,5 @@
 """Goal: offsets are committed until accepted, and never past records that are not durable."""
 
-import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping
@@ -8,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 import sqlalchemy.exc
 
@@ -171,8 +171,8 @@ def test_refused_commit_is_repeated() -> None:
 
 def test_an_unacknowledged_dead_letter_holds_the_offset_of_its_record_alone() -> None:
     log = SentRecords(acknowledges=True, unavailable={("dead_letters", 0)})
-    unreadable = dataclasses.replace(outcomes_record(8), value=b"x")
-    other = dataclasses.replace(outcomes_record(4), partition=2)
+    unreadable = msgspec.structs.replace(outcomes_record(8), value=b"x")
+    other = msgspec.structs.replace(outcomes_record(4), partition=2)
     consumer = FakeConsumer(outcomes_record(7), unreadable, outcomes_record(9), other, polls=6)
     consumer.assigned = frozenset({("results", 1), ("results", 2)})
 
@@ -191,7 +191,7 @@ def test_an_unacknowledged_dead_letter_holds_the_offset_of_its_record_alone() ->
 def test_too_many_bytes_of_dead_letters_pause_their_partition_until_they_are_sent() -> None:
     log = SentRecords(acknowledges=True, unavailable={("dead_letters", 0)})
     torn = [
-        dataclasses.replace(outcomes_record(offset), value=b"x" * COPIES_BYTES_MAX)
+        msgspec.structs.replace(outcomes_record(offset), value=b"x" * COPIES_BYTES_MAX)
         for offset in (7, 8)
     ]
     consumer = FakeConsumer(*torn, polls=6)
@@ -268,7 +268,7 @@ def test_waiting_close_of_a_revoked_partition_is_discarded() -> None:
 def test_records_after_a_close_of_a_revoked_partition_are_skipped() -> None:
     """Not even in one group with records of an assigned partition."""
     router, job_id, other = SteppedRouter(), new_uuid(), new_uuid()
-    kept = dataclasses.replace(outcomes_record(0, other), partition=2)
+    kept = msgspec.structs.replace(outcomes_record(0, other), partition=2)
     writer = new_writer(router)
     lost = [outcomes_record(7, job_id), close_record(8, job_id), outcomes_record(9, job_id)]
     consumer = FakeConsumer(*lost, kept, polls=2)
@@ -300,7 +300,7 @@ def test_records_revoked_while_postgres_is_unavailable_are_skipped() -> None:
 
     router = FailingOnce()
     writer = new_writer(router)
-    kept = dataclasses.replace(outcomes_record(0, other), partition=2)
+    kept = msgspec.structs.replace(outcomes_record(0, other), partition=2)
     consumer = FakeConsumer(outcomes_record(7, lost), kept, polls=4)
     consumer.assigned = frozenset({("results", 1), ("results", 2)})
     run_with(writer, consumer)
