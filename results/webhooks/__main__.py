@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from core.clock import SystemClock
+from core.clock import Clock, SystemClock
 from core.errors import SettingsError
 from core.runtime.logs import configure_logs
 from core.runtime.metrics import serve_metrics
@@ -113,17 +113,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         on_revoke=lambda partitions: reader.on_revoke(partitions),  # noqa: PLW0108  built below
     )
     reader = JobEventReader(engine, consumer, producer, deliverer.wake)
-    rates = PoolRates()
-    capacity = capacity_tail(kafka, name, CapacityReports(rates, clock))
-    watcher = ProgressWatcher(
-        engine,
-        settings.watch_interval_s,
-        deliverer.wake,
-        stop.is_set,
-        ProgressEstimates(rates, clock).fields,
-    )
+    watcher = ProgressWatcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
+    capacity = start_estimates(watcher, kafka, name, clock)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)
-    capacity.start_at_end()
     background.start_periodic(0, "events", reader.run_once)
     background.start_periodic(settings.watch_interval_s, "watches", watcher.run_once)
     background.start_periodic(_REMOVAL_INTERVAL_S, "removal", removal.run_once)
@@ -141,18 +133,24 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             engine.dispose()
 
 
-def capacity_tail(kafka: KafkaSettings, name: str, reports: CapacityReports) -> TailReaderThread:
-    """Return a thread that reads `capacity`, for estimates in progress messages alone.
+def start_estimates(
+    watcher: ProgressWatcher, kafka: KafkaSettings, name: str, clock: Clock
+) -> TailReaderThread:
+    """Let progress messages carry estimates; return the thread that reads `capacity` for them.
 
-    A failure ends the thread and not the role: messages then say that the rate is unknown.
+    A failure ends the thread and not the role: messages then have the last rates, or none.
     """
-    return TailReaderThread(
+    rates = PoolRates()
+    watcher.estimate = ProgressEstimates(rates, clock).fields
+    thread = TailReaderThread(
         TopicTailReader(kafka, CAPACITY, client_id=f"{name}-capacity", reset_to_earliest=False),
-        reports.receive,
+        CapacityReports(rates, clock).receive,
         name="capacity-tail",
         unavailable_s_max=MISSING_TOPIC_S_MAX,
         on_failure=lambda failure: LOG.error("no rates", extra={"reason": str(failure)}),
     )
+    thread.start_at_end()
+    return thread
 
 
 def check_open_files(slots_max: int, lookups_max: int) -> None:
