@@ -25,7 +25,6 @@ from batcher.outbound.grant_reader import GrantReader
 from batcher.outbound.record_reader import RecordReader
 from batcher.outbound.service_publisher import ServicePublisher
 from batcher.periodic import PeriodicTasks
-from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.compute_model import ComputeModel
 from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
@@ -222,7 +221,7 @@ class Batcher:
             queues,
             self._ledger,
             self._sender,
-            limits=batch_limits(settings),
+            limits=settings.batch_limits,
             compute=self._compute,
             settle_if_obsolete=obsolete_items.settle_if_obsolete,
             clock=self._clock,
@@ -393,14 +392,3 @@ class Batcher:
     def _call_from_thread(self, call: Callable[[Any], None], argument: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending
             self._tasks.call_from_thread(call, argument)
-
-
-def batch_limits(settings: BatcherSettings) -> BatchLimits:
-    """Return the dispatcher's limits."""
-    return BatchLimits(
-        item_count_max=settings.batch_items_max,
-        token_count_max=settings.batch_tokens_max,
-        run_s_max=settings.batch_s_max,
-        wait_s_max=settings.wait_s_max,
-        slack_s_min=settings.slack_s_min,
-    )

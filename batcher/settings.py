@@ -4,6 +4,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from batcher.policy.batch_closing import BatchLimits
 from core.settings import Settings
 from topics.records.catalogue import REQUESTS
 
@@ -87,6 +88,17 @@ class BatcherSettings(Settings):
         if self.wait_ms_max is not None:
             return self.wait_ms_max / 1000
         return 0.02 if self.job_class == "bulk" else 0.0
+
+    @property
+    def batch_limits(self) -> BatchLimits:
+        """The limits of the dispatcher."""
+        return BatchLimits(
+            item_count_max=self.batch_items_max,
+            token_count_max=self.batch_tokens_max,
+            run_s_max=self.batch_s_max,
+            wait_s_max=self.wait_s_max,
+            slack_s_min=self.slack_s_min,
+        )
 
     @model_validator(mode="after")
     def _check_buffer(self) -> Self:

@@ -10,8 +10,8 @@ from topics.settings import KafkaSettings
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
-POLL_INTERVAL_S: Final = 0.01
-"""Time for which the grants of busy replicas are collected."""
+POLL_INTERVAL_S: Final = {"bulk": 0.01, "interactive": 0.002}
+"""Time for which grants are collected, by class: online calls wait for them."""
 
 
 class GrantReader:
@@ -33,7 +33,7 @@ class GrantReader:
             client_id=f"{client_id}-grants",
             partitions=[grants_partition(job_class)],
             reset_to_earliest=False,
-            poll_interval_s=POLL_INTERVAL_S,
+            poll_interval_s=POLL_INTERVAL_S[job_class],
         )
         self._on_grants = on_grants
         self._thread = TailReaderThread(

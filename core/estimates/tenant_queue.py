@@ -25,6 +25,7 @@ class JobWork:
     age: float  # the lowest is the oldest
     remaining: float
     has_started: bool = False  # an item was emitted
+    tail: float = 0.0  # the last part, which goes before other jobs of its rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +52,21 @@ def work_ahead(jobs: Iterable[JobWork]) -> dict[UUID, WorkAhead]:
 def _add_rank(found: dict[UUID, WorkAhead], jobs: Sequence[JobWork], before: float) -> float:
     """Add the jobs of one rank, which start after the work `before`; return the work after them.
 
-    `received` is what a job that has shared from the beginning has received, so a job ends when it
-    has grown by the job's work since its start.
+    `received` is what a job that has shared from the beginning has received, so a job comes to its
+    tail when it has grown by the rest of the job's work since its start.
     """
     ordered = sorted(jobs, key=lambda job: (not job.has_started, job.age, job.job_id))
     started = sum(job.has_started for job in jobs)
     sharing_max = max(1, started)
     is_open = started == len(jobs)
     work, received = before, 0.0
-    sharing: list[tuple[float, UUID, float]] = []  # what ends it, the job, the work at its start
+    # What brings it to its tail, the job, the work at its start, and its tail.
+    sharing: list[tuple[float, UUID, float, float]] = []
     for job in ordered:
         if len(sharing) == sharing_max:
             work, received = _end_next(found, sharing, work, received, is_open)
-        heapq.heappush(sharing, (received + job.remaining, job.job_id, work))
+        tail = min(job.tail, job.remaining)
+        heapq.heappush(sharing, (received + job.remaining - tail, job.job_id, work, tail))
     while sharing:
         work, received = _end_next(found, sharing, work, received, is_open)
     return work
@@ -71,13 +74,13 @@ def _add_rank(found: dict[UUID, WorkAhead], jobs: Sequence[JobWork], before: flo
 
 def _end_next(
     found: dict[UUID, WorkAhead],
-    sharing: list[tuple[float, UUID, float]],
+    sharing: list[tuple[float, UUID, float, float]],
     work: float,
     received: float,
     is_open: bool,
 ) -> tuple[float, float]:
     count = len(sharing)
-    ends_at, job_id, to_turn = heapq.heappop(sharing)
-    work += count * (ends_at - received)
+    ends_at, job_id, to_turn, tail = heapq.heappop(sharing)
+    work += count * (ends_at - received) + tail
     found[job_id] = WorkAhead(to_turn, work, is_open)
     return work, ends_at

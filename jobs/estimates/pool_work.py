@@ -12,7 +12,7 @@ from core.estimates.pool_shares import TenantWork
 from core.estimates.tenant_queue import JobWork, WorkAhead, work_ahead
 from core.states import JobKind
 from jobs.expansion.job_loads import OPEN, loads_query
-from jobs.expansion.load_sums import JobLoad
+from jobs.expansion.load_sums import JobLoad, tail_items
 from jobs.tables.jobs import job_cursors, jobs
 from jobs.tables.retries import item_retries
 from storage.postgres.database_times import seconds
@@ -128,7 +128,14 @@ def find_tenant_jobs(connection: sa.Connection, tenant_id: UUID) -> TenantJobs:
         load = JobLoad._make(row)
         left = load.outstanding + max(0, load.total - load.emitted)
         if left:
-            work = JobWork(load.job_id, load.rank, load.created_s, float(left), load.emitted > 0)
+            work = JobWork(
+                load.job_id,
+                load.rank,
+                load.created_s,
+                float(left),
+                has_started=load.emitted > 0,
+                tail=float(tail_items(load.total)),
+            )
             by_pool[load.pool].append(work)
     found = TenantJobs()
     for works in by_pool.values():

@@ -19,6 +19,7 @@ from core.estimates.new_jobs import NO_NEW_JOBS, NewJobs
 from core.estimates.pool_shares import TenantWork
 from core.estimates.rate_history import PoolRate, RateHistory
 from core.estimates.tenant_queue import JobWork, work_ahead
+from jobs.expansion.load_sums import tail_items
 from tests.support.pool_simulation import SimulatedJob, SimulatedPool, Workload
 
 OBSERVED_S = 3600.0
@@ -84,7 +85,8 @@ class Observer:
 
 
 def work_of(job: SimulatedJob) -> JobWork:
-    return JobWork(job.job_id, -job.priority, job.arrives_s, job.remaining, job.emitted > 0)
+    tail = float(tail_items(job.total))
+    return JobWork(job.job_id, -job.priority, job.arrives_s, job.remaining, job.emitted > 0, tail)
 
 
 def tenants_of(pool: SimulatedPool) -> dict[int, TenantWork]:
@@ -157,6 +159,13 @@ def test_miss_probability_is_calibrated_in_bins() -> None:
         show(f"{len(inside)} estimates of {low} to {high}: said {said:.2f}, seen {seen:.2f}")
         tolerance = 0.05 + 2.5 * math.sqrt(said * (1 - said) / len(inside))
         assert abs(said - seen) <= tolerance
+
+
+def test_the_tail_of_a_job_goes_before_other_jobs_of_its_rank() -> None:
+    first, second = UUID(int=1), UUID(int=2)
+    jobs = [JobWork(one, 0, 0.0, 100.0, has_started=True, tail=10.0) for one in (first, second)]
+    ahead = work_ahead(jobs)
+    assert (ahead[first].to_end, ahead[second].to_end) == (190.0, 200.0)
 
 
 def test_a_passed_deadline_is_missed_for_certain() -> None:
