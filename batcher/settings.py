@@ -36,7 +36,8 @@ class BatcherSettings(Settings):
     """Longest wait for a fuller batch while the engine is busy. Default 20 for bulk, else 0."""
 
     slack_s_min: float = Field(default=5.0, ge=0, le=3600)
-    """Time to a deadline below which its batch closes at once."""
+    """Margin between the estimated end of a batch and its earliest deadline; with less the batch
+    closes at once."""
 
     silence_s_max: float = Field(default=3.0, gt=0, le=60)
     """Silence of a replica that voids its grants; it repeats them every 0.2 s, 1 s if idle."""

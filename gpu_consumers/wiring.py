@@ -312,7 +312,7 @@ def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
 
 
 def _concurrency(engine: Engine, job_class: str) -> int:
-    return engine.concurrency - (engine.headroom if job_class == "bulk" else 0)
+    return engine.bulk_concurrency if job_class == "bulk" else engine.concurrency
 
 
 async def _check_controls(controls: JobControlReader) -> None:

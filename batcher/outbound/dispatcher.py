@@ -38,7 +38,7 @@ TIMER_S_MIN = 0.001
 class Dispatcher:
     """Turns buffered chunks into batches; every method runs on the event loop."""
 
-    def __init__(  # noqa: PLR0913  what each step needs
+    def __init__(  # noqa: PLR0913  the dependencies of the steps
         self,
         queues: Queues,
         ledger: CreditLedger,

@@ -14,7 +14,7 @@ R = TypeVar("R", bound=Record)
 
 
 class RecordReader(Generic[R]):
-    """A thread that reads a topic without which the batcher works, only less well."""
+    """A thread that reads a topic. The batcher works without its records, less fairly."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class RecordReader(Generic[R]):
         on_records: Callable[[list[R]], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """Both callbacks run in the thread."""
+        """Both callbacks run in the thread. Records of a newer release are a failure."""
         self._kind, self._on_records = kind, on_records
         tail = TopicTailReader(
             settings, topic, client_id=f"{client_id}-{topic.name}", reset_to_earliest=False

@@ -4,6 +4,7 @@ Replicas publish what they measured (`gpu_consumers.flow_control.compute_rates`)
 that was not measured has the priors of `core.compute`.
 """
 
+import math
 from collections import OrderedDict
 from typing import Final
 
@@ -28,7 +29,7 @@ class ComputeModel:
         for one in capacity.compute:
             key = capacity.pool, one.endpoint
             newest = one.prompt_token_s, one.output_token_s
-            if min(newest) <= 0:
+            if not all(0 < seconds < math.inf for seconds in newest):
                 continue
             prompt_s, output_s = self._rates.get(key, newest)
             self._rates[key] = (

@@ -70,12 +70,15 @@ class VirtualCounters(Generic[K]):
         self._active.set_priority(client, self._active.priority(client) + service)
         self._level = max(self._level, self._lowest(self._active))
 
-    def charge_if_known(self, client: K, service: float) -> None:
-        """Charge a client for remote service, unless it never came or was forgotten."""
+    def charge_if_known(self, client: K, service: float) -> bool:
+        """Charge a client, unless it never came or was forgotten; return whether it is known."""
         if client in self._active:
             self.charge(client, service)
         elif client in self._inactive:
             self._inactive.set_priority(client, self._inactive.priority(client) + service)
+        else:
+            return False
+        return True
 
     def least_served(self) -> K:
         """Return the least served active client, the first one of equals: O(log n)."""

@@ -103,8 +103,9 @@ class ReplicaIndex:
             elif is_usable(replica_id):
                 return replica_id
             else:
+                if not self._unusable:
+                    self._unusable_s = now_s
                 self._unusable.append(heappop(heap))
-                self._unusable_s = now_s
         return None
 
     def _restore_unusable(self) -> None:

@@ -7,6 +7,7 @@ equal ranks share by tokens too, see `core.urgency`. The online calls of a tenan
 nearest deadline first.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -138,6 +139,7 @@ class PoolQueue:
     counters: VirtualCounters[UUID]
     weights: dict[UUID, int] = field(default_factory=dict)  # of the active tenants
     ledger: ServiceLedger = field(default_factory=ServiceLedger)
+    charges: ServiceLedger = field(default_factory=ServiceLedger)  # by any batcher, less refunds
     item_count: int = 0
     last_added_s: float = float("-inf")  # monotonic
 
@@ -149,6 +151,23 @@ class PoolQueue:
         service = service_cost(tokens, self.weights.get(job.tenant_id, job.weight))
         self.counters.charge(job.tenant_id, service)
         self.ledger.add(job.tenant_id, service)
+        self.charges.add(job.tenant_id, service)
+
+    def charge_remote(self, tenant_id: UUID, service: float) -> None:
+        """Charge a tenant for what another batcher served it, unless it is unknown here."""
+        if self.counters.charge_if_known(tenant_id, service):
+            self.charges.add(tenant_id, service)
+
+    def correct(self, tenant_id: UUID, correction: float) -> None:
+        """Charge a tenant for what its items used beyond their estimates; a refund if negative.
+
+        At most what was charged here is refunded: the estimates may be those of a process before.
+        """
+        if not math.isfinite(correction):
+            return
+        correction = max(correction, -self.charges.served(tenant_id))
+        if self.counters.charge_if_known(tenant_id, correction):
+            self.charges.add(tenant_id, correction)
 
     def next_tenant(self, queue: BatchKeyQueue) -> UUID:
         """Return the tenant of `queue` that the pool served least."""

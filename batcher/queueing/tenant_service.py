@@ -39,20 +39,21 @@ def prune_service(queues: Queues, *, now_s: float) -> None:
     """Forget tenants that were not served for a while."""
     for pool in queues.pools.values():
         pool.ledger.prune(pool.weights, now_s=now_s)
+        pool.charges.prune(pool.weights, now_s=now_s)
 
 
 def charge_remote_service(queues: Queues, services: Iterable[RemoteService]) -> None:
     """Charge tenants for what other batchers served them."""
     for pool_name, tenant_id, service in services:
         if (pool := queues.pools.get(pool_name)) is not None:
-            pool.counters.charge_if_known(tenant_id, service)
+            pool.charge_remote(tenant_id, service)
 
 
 def charge_corrections(queues: Queues, report: UsageReport) -> None:
     """Charge tenants for what their items used at a replica beyond the estimates."""
     if (pool := queues.pools.get(report.pool)) is not None:
         for one in report.tenants:
-            pool.counters.charge_if_known(one.tenant_id, one.correction)
+            pool.correct(one.tenant_id, one.correction)
 
 
 def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> dict[str, float]:

@@ -69,9 +69,12 @@ class BatchExecution:
         batch = delivered.batch
         items: list[tuple[JobRef, Item]] = []
         token_charges: list[float] = []
-        is_charged = all(part.charged is not None for part in batch.parts)
+        # The first owner of a redelivered batch may have settled its items.
+        has_token_charges = not delivered.is_redelivered and all(
+            part.charged is not None for part in batch.parts
+        )
         for part in batch.parts:
-            charges = item_charges(part) if is_charged else []
+            charges = item_charges(part) if has_token_charges else []
             if delivered.is_redelivered or not self._drop_items(part.job, len(part.items)):
                 items += [(part.job, item) for item in part.items]
                 token_charges += charges
@@ -92,9 +95,8 @@ class BatchExecution:
         open_count = len(run.items) - len(run.answers) - len(run.released)
         self.capacity.record_end(run.delivered.batch, open_count)
         self.runs.discard(run)
-        is_lost = run.abort_reason is BatchAbortReason.LOST  # the new owner settles its items
-        if len(run.answers) < len(run.items) and not is_lost:
-            self._settle(run, [p for p in range(len(run.items)) if p not in run.answers])
+        if run.is_published and len(run.answers) < len(run.items):
+            self._settle_requeued(run)
 
     def requeue_all(self) -> None:
         """Abort present and future batches: answers are published, other items requeued."""
@@ -268,8 +270,20 @@ class BatchExecution:
             has_returned = True
             release_credit()
 
+    def _settle_requeued(self, run: BatchRun) -> None:
+        """Refund items that were requeued: where they run, they are charged again.
+
+        Items of closed, paused and expired jobs may have run, and keep their estimates.
+        """
+        if run.abort_reason is BatchAbortReason.LOST:
+            return
+        unanswered = [p for p in range(len(run.items)) if p not in run.answers]
+        for job, of_job in group_by_job(run.items, unanswered):
+            if self.liveness.drop_reason(job) is None:
+                self._settle(run, of_job)
+
     def _settle(self, run: BatchRun, positions: Sequence[int]) -> None:
-        """Report what items used that are answered, or that end without an answer."""
+        """Report what items used that are answered, or that are requeued."""
         if not run.token_charges:
             return
         for job, of_job in group_by_job(run.items, positions):

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import msgspec
+
 from core.ids import new_uuid
 from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer
@@ -79,7 +81,7 @@ class WaitingBatches:
 def _rest_of(run: BatchRun, partitions: Collection[int]) -> Batch:
     """Return a batch of the jobs whose outcomes wait; no batcher's credit counts its items."""
     parts = [
-        part
+        msgspec.structs.replace(part, charged=None)  # its items are settled
         for part in run.delivered.batch.parts
         if job_partition(part.job.job_id, RESULTS.partition_count) in partitions
     ]

@@ -72,6 +72,10 @@ class Engine(Protocol):
         """Items worth executing at once; may change while running."""
 
     @property
+    def bulk_concurrency(self) -> int:
+        """Bulk items worth executing at once: `concurrency` less the headroom, or fewer."""
+
+    @property
     def headroom(self) -> int:
         """Slots of `concurrency` that bulk items leave free for online calls; fewer than all."""
 

@@ -122,6 +122,11 @@ class SlottedEngine(ABC):
         self.concurrency, self.headroom = slots.total, slots.headroom
 
     @property
+    def bulk_concurrency(self) -> int:
+        """See `Engine`."""
+        return self.concurrency - self.headroom
+
+    @property
     def slots(self) -> SlotCounts:
         """See `Engine`."""
         return self._slots.counts

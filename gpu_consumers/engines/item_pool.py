@@ -19,7 +19,8 @@ from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.openai_http.upstream_failures import CongestionWindow, LoadRefusals
 
 PREEMPTION_WAIT_S: Final = 0.05
-"""Time that an online call waits for a slot before an item is aborted for it: about a step."""
+"""Time from the first call that waits for a slot until items are aborted for those that still wait:
+about a step."""
 
 PREEMPTIONS_MAX: Final = 2
 """Times that one item is aborted for online calls; then it runs to its end."""
@@ -237,6 +238,7 @@ class ItemPool:
             pause.cancel()
         running = [*execution.workers]
         for worker in running:
-            worker.cancel()
+            if not worker.cancelling():  # preempted: a second time would interrupt its clean-up
+                worker.cancel()
         if running:
             await asyncio.wait(running)

@@ -21,7 +21,7 @@ REPORT_S: Final = 0.5
 """Time between two reports. A crash loses the corrections of this time."""
 
 TENANTS_MAX: Final = 2_000
-"""Tenants of one report; of further ones the next report tells."""
+"""Tenants of one report; further tenants are in the next one."""
 
 
 def item_charges(part: Chunk) -> list[float]:
@@ -48,14 +48,15 @@ class TokenUsage:
     def settle(self, job: JobRef, ended: Iterable[tuple[EngineAnswer | None, float]]) -> None:
         """Settle items of a job that have ended: the answer of each, and what it was charged.
 
-        Without an answer an item used nothing here: it is charged again where it runs. An answer
-        without tokens is of an engine that does not count them, so its estimate stays.
+        Items without an answer are those that used nothing here: they are dropped before they run,
+        or requeued, and then charged again. An answer without token counts keeps its estimate: its
+        engine does not count, or the item failed and may have run for long.
         """
         prompt = output = 0
         charged = 0.0
         for answer, charge in ended:
             if answer is not None:
-                if not (answer.input_tokens or answer.output_tokens or answer.is_error):
+                if not (answer.input_tokens or answer.output_tokens):
                     continue
                 prompt += max(0, answer.input_tokens - answer.cached_tokens)
                 output += answer.output_tokens

@@ -16,7 +16,7 @@ from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
-from gpu_consumers.inflight.online_call import NO_ANSWER, CallAbortReason, OnlineCall
+from gpu_consumers.inflight.online_call import NO_ANSWER, REQUEUED, CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import ReplyPublisher, ReplyStream
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_server import CallServer
@@ -91,6 +91,7 @@ class CallExecution:
             await asyncio.wait([first.task])
         if call.request_id in self._completed:
             self.capacity.record_end(call.batch, 1)
+            self._settle(call, None)
             return
         self._running[call.request_id] = call
         try:
@@ -217,8 +218,8 @@ class CallExecution:
         """Report what a call used that has ended here."""
         if call.token_charge is None:
             return
-        if answer is None and call.has_started:  # aborted, with the token counts so far, if known
-            answer = call.executed or NO_ANSWER
+        if answer is None and call.has_started and call.abort_reason not in REQUEUED:
+            answer = call.executed or NO_ANSWER  # aborted, with the token counts so far, if known
         self.capacity.usage.settle(call.job, [(answer, call.token_charge)])
 
     async def _admit_call(self, call: OnlineCall) -> bool:

@@ -60,6 +60,10 @@ class RemoteEngine:
         return self._concurrency
 
     @property
+    def bulk_concurrency(self) -> int:
+        return self.concurrency - self.headroom
+
+    @property
     def headroom(self) -> int:
         return square_root_headroom(self._concurrency)
 

@@ -38,10 +38,15 @@ class EngineLoad:
 class BulkWindow:
     """The window of one engine; times are monotonic seconds."""
 
-    def __init__(self, size_max: int, *, seats: int, token_s_max: float | None = None) -> None:
-        """`seats` sequences run in one step. Tokens slower than `token_s_max` shrink the window."""
+    def __init__(
+        self, size_max: int, *, sequences_max: int, token_s_max: float | None = None
+    ) -> None:
+        """At most `sequences_max` sequences run in one step.
+
+        Tokens slower than `token_s_max` shrink the window.
+        """
         self.size = self._size_max = size_max
-        self._seats, self._token_s_max = seats, token_s_max
+        self._sequences_max, self._token_s_max = sequences_max, token_s_max
         self._changed_s = -math.inf
 
     def update(self, load: EngineLoad, *, in_use: int, now_s: float) -> int:
@@ -50,7 +55,7 @@ class BulkWindow:
             return self.size
         if self._is_overloaded(load):
             # Items above a smaller window leave as they end; to shrink again would not help.
-            if in_use <= self.size:
+            if 0 < in_use <= self.size:
                 fitting = min(in_use, max(1, load.running))
                 self._resize(max(1, int(fitting * _DECREASE)), now_s)
         elif in_use >= _FULL_SHARE * self.size and not self._is_near_limit(load):
@@ -68,7 +73,7 @@ class BulkWindow:
 
     def _is_near_limit(self, load: EngineLoad) -> bool:
         """Whether more items would only wait in the engine."""
-        is_queueing = load.waiting > 0 and load.running < self._seats
+        is_queueing = load.waiting > 0 and load.running < self._sequences_max
         return load.kv_usage > KV_USAGE_GROWTH_MAX or is_queueing
 
     def _resize(self, size: int, now_s: float) -> None:

@@ -23,6 +23,7 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from core.bodies.body_limits import has_few_values
 from core.bodies.own_fields import STREAMED_ENDPOINTS
@@ -138,6 +139,7 @@ class VllmServing:
                 AsyncEngineArgs.from_cli_args(parsed),
                 stat_loggers=[lambda _config, _engine_index: LoadReports(on_load)],
             )
+            _keep_only_own_statistics(engine)
             tasks = await engine.get_supported_tasks()
             await init_app_state(engine, state, parsed, tasks)
             _defer_logprobs(engine, state)
@@ -307,6 +309,14 @@ def _require_parser(name: str | None) -> None:
         raise SettingsError(
             f"vllm_tool_call_parser: vLLM has no {name!r}; it has {', '.join(sorted(known))}."
         )
+
+
+def _keep_only_own_statistics(engine: AsyncLLM) -> None:
+    """Remove the Prometheus logger, which vLLM adds to any other: it costs time in each step."""
+    manager = engine.logger_manager
+    manager.stat_loggers = [
+        logger for logger in manager.stat_loggers if not isinstance(logger, PrometheusStatLogger)
+    ]
 
 
 def _defer_logprobs(engine: AsyncLLM, state: SimpleNamespace) -> None:

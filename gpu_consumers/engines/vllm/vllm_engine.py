@@ -44,11 +44,16 @@ class VllmEngine(SlottedEngine):
         token_ms_max = settings.vllm_token_ms_max
         self._window = BulkWindow(
             slots_max - settings.headroom,
-            seats=running_max,
+            sequences_max=running_max,
             token_s_max=None if token_ms_max is None else token_ms_max / 1000,
         )
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
+
+    @property
+    def bulk_concurrency(self) -> int:
+        """See `Engine`; it follows the load of the engine."""
+        return self._window.size
 
     @property
     def unfinished(self) -> int:
@@ -72,6 +77,7 @@ class VllmEngine(SlottedEngine):
             self._slots,
             preempts=True,
         )
+        metrics.ENGINE_BULK_WINDOW.set(self._window.size)
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""

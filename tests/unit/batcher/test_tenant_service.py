@@ -135,3 +135,20 @@ def test_output_tokens_are_charged_by_their_weight() -> None:
         items = [Item(index, "c", b"", 10, output_token_count=output) for index in range(50)]
         queues.add(BufferedChunk(job_of(tenant_id), items, ticket), now_s=0.0)
     assert pop(queues, 60) == {LIGHT: 50, HEAVY: 10}
+
+
+def test_no_more_is_refunded_than_was_charged_here() -> None:
+    """The estimates may be those of a process before: a refund of them would be credit."""
+    queues = queues_with((job_of(LIGHT), 100), (job_of(HEAVY), 100))
+    assert pop(queues, 4) == {LIGHT: 2, HEAVY: 2}
+    refund = UsageReport("r", "p", "bulk", [TenantUsage(HEAVY, -1e9)])
+    charge_corrections(queues, refund)
+    charge_corrections(queues, refund)
+    assert pop(queues, 12) == {LIGHT: 5, HEAVY: 7}  # two are refunded, once
+
+
+@pytest.mark.parametrize("correction", [float("nan"), float("inf"), float("-inf")])
+def test_a_correction_that_is_no_number_is_ignored(correction: float) -> None:
+    queues = queues_with((job_of(LIGHT), 100), (job_of(HEAVY), 100))
+    charge_corrections(queues, UsageReport("r", "p", "bulk", [TenantUsage(HEAVY, correction)]))
+    assert pop(queues, 4) == {LIGHT: 2, HEAVY: 2}

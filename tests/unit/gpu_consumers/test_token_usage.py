@@ -11,8 +11,8 @@ from core.states import CloseReason
 from gpu_consumers.engines.engine import EngineAnswer, OnAnswer
 from gpu_consumers.flow_control.token_usage import TENANTS_MAX, item_charges
 from gpu_consumers.inflight.batch_run import BatchAbortReason
-from tests.unit.gpu_consumers.fakes import FaultyEngine
-from tests.unit.gpu_consumers.replicas import BulkReplica, batch_of
+from tests.unit.gpu_consumers.fakes import FaultyEngine, run_loop
+from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
 from topics.records.catalogue import USAGE
 from topics.records.records import Batch, Chunk, Item, JobControl
 
@@ -43,7 +43,7 @@ async def run(batch: Batch, engine: FaultyEngine | None = None) -> BulkReplica:
     return replica
 
 
-def corrections(replica: BulkReplica) -> dict[UUID, float]:
+def corrections(replica: BulkReplica | OnlineReplica) -> dict[UUID, float]:
     replica.capacity.usage.publish()
     return {one.tenant_id: one.correction for report in replica.log.usage for one in report.tenants}
 
@@ -65,21 +65,36 @@ async def test_a_correction_is_reported_once() -> None:
     assert len(replica.log.usage) == 1
 
 
-async def test_the_estimate_of_an_engine_that_counts_no_tokens_stays() -> None:
+@pytest.mark.parametrize("status", [200, 400, 504])
+async def test_the_estimate_of_an_answer_without_token_counts_stays(status: int) -> None:
+    """An item that timed out has used the engine, and one tenant could send nothing else."""
     engine = CountingEngine()
-    engine.answer = EngineAnswer(200, b"{}")
+    engine.answer = EngineAnswer(status, b"{}")
     assert corrections(await run(charged_batch(b"{}"), engine)) == {}
 
 
-async def test_an_item_that_the_engine_refused_used_nothing() -> None:
-    engine = CountingEngine()
-    engine.answer = EngineAnswer(400, b"{}")
-    batch = charged_batch(b"{}")
-    replica = await run(batch, engine)
-    assert corrections(replica) == {batch.parts[0].job.tenant_id: pytest.approx(-CHARGED)}
+async def test_a_redelivered_batch_is_not_settled() -> None:
+    replica = BulkReplica(engine=CountingEngine())
+    replica.start_batch(charged_batch(b"{}", b"{}"), is_redelivered=True)
+    await replica.wait_ended()
+    assert len(replica.log.outcomes) == 2
+    assert corrections(replica) == {}
 
 
-async def test_items_of_a_closed_job_are_refunded() -> None:
+async def test_aborted_items_of_a_closed_job_keep_their_estimate() -> None:
+    replica, batch = BulkReplica(), charged_batch(b"hold")
+    replica.engine.gate.clear()
+    job = batch.parts[0].job
+    replica.start_batch(batch)
+    await run_loop()
+    replica.controls.by_job[job.job_id] = JobControl(job.job_id, 9, closed=CloseReason.CANCELLED)
+    (run_,) = replica.execution.runs
+    run_.abort(BatchAbortReason.OBSOLETE)
+    await replica.wait_ended()
+    assert corrections(replica) == {}
+
+
+async def test_items_that_are_dropped_before_they_run_are_refunded() -> None:
     replica, batch = BulkReplica(engine=CountingEngine()), charged_batch(b"{}", b"{}")
     job = batch.parts[0].job
     replica.controls.by_job[job.job_id] = JobControl(job.job_id, 9, closed=CloseReason.CANCELLED)
@@ -89,7 +104,7 @@ async def test_items_of_a_closed_job_are_refunded() -> None:
 
 
 @pytest.mark.parametrize("reason", [BatchAbortReason.REQUEUE, BatchAbortReason.LOST])
-async def test_aborted_items_are_refunded_unless_their_next_owner_settles_them(
+async def test_requeued_items_are_refunded_and_those_of_a_lost_batch_are_not(
     reason: BatchAbortReason,
 ) -> None:
     replica, batch = BulkReplica(engine=CountingEngine()), charged_batch(b"{}", b"{}")
@@ -125,3 +140,53 @@ def test_the_charge_of_a_part_is_divided_by_the_tokens_of_its_items(tokens: list
     items = [Item(index, "c", b"", count) for index, count in enumerate(tokens)]
     charges = item_charges(Chunk(batch_of(b"{}").parts[0].job, items, charged=80.0))
     assert charges == ([40.0, 40.0] if not sum(tokens) else [20.0, 60.0])
+
+
+def charged_call() -> Chunk:
+    return msgspec.structs.replace(call_chunk(), charged=CHARGED)
+
+
+def used(prompt: int, output: int) -> float:
+    return prompt + OUTPUT_WEIGHT_PRIOR * output
+
+
+async def test_a_call_is_charged_the_tokens_that_it_used() -> None:
+    replica = OnlineReplica()
+    await replica.complete(charged_call())
+    assert [*corrections(replica).values()] == [pytest.approx(used(3, 2) - CHARGED)]
+
+
+async def test_an_aborted_call_is_charged_what_it_had_used() -> None:
+    replica = OnlineReplica()
+    await replica.hold(charged_call())
+    replica.receive_caller_record(aborted=[UUID(int=1)])
+    await replica.wait_ended()
+    assert [*corrections(replica).values()] == [pytest.approx(used(3, 7) - CHARGED)]
+
+
+@pytest.mark.parametrize("callers", [{"gone": True}, {"expired": True}])
+async def test_a_call_that_does_not_run_is_refunded(callers: dict[str, bool]) -> None:
+    replica = OnlineReplica()
+    vars(replica.callers).update(callers)
+    replica.start_batch(charged_call())
+    await replica.wait_ended()
+    assert [*corrections(replica).values()] == [pytest.approx(-CHARGED)]
+
+
+async def test_a_requeued_call_is_refunded() -> None:
+    replica = OnlineReplica()
+    replica.engine.is_unavailable = True
+    replica.start_batch(charged_call())
+    await replica.wait_ended()
+    assert len(replica.log.requeued) == 1
+    assert [*corrections(replica).values()] == [pytest.approx(-CHARGED)]
+
+
+async def test_the_second_delivery_of_a_completed_call_is_refunded() -> None:
+    replica = OnlineReplica()
+    await replica.complete(charged_call())
+    corrections(replica)
+    replica.log.usage.clear()
+    replica.start_batch(charged_call())
+    await replica.wait_ended()
+    assert [*corrections(replica).values()] == [pytest.approx(-CHARGED)]

@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from gpu_consumers.engines.vllm.bulk_window import ROUND_S, BulkWindow, EngineLoad
 
-SEATS = 100
+SEQUENCES_MAX = 100
 
 
 def window(size_max: int = 100, token_s_max: float | None = None) -> BulkWindow:
-    return BulkWindow(size_max, seats=SEATS, token_s_max=token_s_max)
+    return BulkWindow(size_max, sequences_max=SEQUENCES_MAX, token_s_max=token_s_max)
 
 
 def load(kv_usage: float = 0.5, **fields: object) -> EngineLoad:
-    return EngineLoad(**({"running": SEATS, "waiting": 0, "kv_usage": kv_usage} | fields))  # type: ignore[arg-type]
+    return EngineLoad(**({"running": SEQUENCES_MAX, "waiting": 0, "kv_usage": kv_usage} | fields))  # type: ignore[arg-type]
 
 
 def test_the_window_starts_whole_and_stays_while_the_engine_has_memory() -> None:
@@ -31,6 +31,10 @@ def test_it_shrinks_once_until_the_engine_has_followed() -> None:
 
 def test_it_shrinks_from_what_runs_and_not_from_what_could() -> None:
     assert window().update(load(preempted=1), in_use=40, now_s=1.0) == 32
+
+
+def test_it_keeps_its_size_while_online_calls_alone_fill_the_cache() -> None:
+    assert window().update(load(0.95), in_use=0, now_s=1.0) == 100
 
 
 def test_it_grows_step_by_step_while_it_limits_the_engine_and_memory_is_free() -> None:

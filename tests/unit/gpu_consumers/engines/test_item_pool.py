@@ -175,28 +175,45 @@ async def test_an_item_is_aborted_twice_at_most() -> None:
 
 
 async def test_no_item_is_aborted_for_a_call_that_found_a_slot_meanwhile() -> None:
-    runner, slots = Runner(), EngineSlots(1)
+    runner, slots = Runner(), EngineSlots(2)
     pool = ItemPool(runner, slots, preempts=True)
-    items = asyncio.create_task(pool.execute("/", [b"a", b"b"], lambda *_: None))
+    first = asyncio.create_task(pool.execute("/", [b"short"], lambda *_: None))
+    second = asyncio.create_task(pool.execute("/", [b"long"], lambda *_: None))
     await run_loop()
     call = asyncio.create_task(wait_for_slot(slots))
     await run_loop()
-    runner.gate.set()
-    await asyncio.gather(items, call)
+    first.cancel()  # its slot goes to the call
+    await asyncio.wait_for(call, 20)
     await asyncio.sleep(2 * PREEMPTION_WAIT_S)
-    assert runner.bodies == [b"a", b"b"]
+    assert runner.bodies == [b"short", b"long"]
+    runner.gate.set()
+    await second
 
 
-async def test_an_execution_that_is_cancelled_with_a_preempted_item_leaks_nothing() -> None:
-    runner, slots = Runner(), EngineSlots(1)
-    pool = ItemPool(runner, slots, preempts=True)
+async def test_an_execution_that_is_cancelled_awaits_the_end_of_a_preempted_item() -> None:
+    ended, may_end = asyncio.Event(), asyncio.Event()
+
+    async def run(endpoint: str, body: bytes) -> EngineAnswer:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            ended.set()
+        raise AssertionError
+
+    slots = EngineSlots(1)
+    pool = ItemPool(run, slots, preempts=True)
     items = asyncio.create_task(pool.execute("/", [b"item"], lambda *_: None))
     await run_loop()
     call = asyncio.create_task(wait_for_slot(slots))
-    await asyncio.sleep(PREEMPTION_WAIT_S)  # the timer may have fired just now
-    items.cancel()
+    await asyncio.sleep(2 * PREEMPTION_WAIT_S)
+    items.cancel()  # while the item is being aborted
+    await run_loop()
+    assert not items.done()
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await items
+    assert ended.is_set()
     await asyncio.wait_for(call, 20)
     assert slots.counts == SlotCounts(0, 0, 0)
 
