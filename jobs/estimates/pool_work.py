@@ -125,7 +125,7 @@ def find_tenant_jobs(connection: sa.Connection, tenant_id: UUID) -> TenantJobs:
     query = loads_query(JobKind.BATCH).where(_OPEN_BATCH, jobs.c.tenant_id == tenant_id)
     by_pool: defaultdict[str, list[JobWork]] = defaultdict(list)
     for row in connection.execute(query):
-        load = JobLoad._make(row)
+        load = JobLoad(*row)
         left = load.outstanding + max(0, load.total - load.emitted)
         if left:
             work = JobWork(
