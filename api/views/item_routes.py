@@ -107,7 +107,7 @@ async def show(
 
 
 async def _waiting(views: ViewServices, source: ResultSource) -> ItemWaiting | None:
-    """Return why items of a batch wait; None if it has ended or closes."""
+    """Return why items of a batch wait; None if it has ended or closes, or it is not known."""
     if not is_running(source.job):
         return None
     return await views.estimates.item_waiting(source.job)

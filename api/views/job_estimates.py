@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from api.runtime.database import Database, DatabaseUnavailableError
+from api.runtime.database import Database
 from api.runtime.shared_reads import SharedReads
 from core.clock import Clock
 from core.estimates.job_end import PoolEstimate
+from jobs.estimates.estimate_failures import EstimateFailures
 from jobs.estimates.job_eta import (
     PoolSnapshot,
     eta_of,
@@ -60,6 +61,7 @@ class JobEstimates:
     _tenants: SharedReads[UUID, TenantJobs] = field(init=False)
     _positions: SharedReads[tuple[UUID, UUID], JobPosition] = field(init=False)
     _pools: dict[str, tuple[float, PoolSnapshot]] = field(default_factory=dict)
+    _failures: EstimateFailures = field(default_factory=EstimateFailures)
 
     def __post_init__(self) -> None:
         across, of_tenant = self.database.run_across_tenants, self.database.run_for_tenant
@@ -74,17 +76,22 @@ class JobEstimates:
     async def fields(self, row: Any) -> dict[str, object]:
         """Return `eta` and `waiting` of a batch by its row: null if it has ended.
 
-        Null also while Postgres does not answer: an estimate fails no request.
+        Null also after any failure, which is logged: an estimate fails no request.
         """
         try:
             return await self._fields(row)
-        except DatabaseUnavailableError:
+        except Exception as failure:  # noqa: BLE001  see above
+            self._failures.log(failure)
             return {}
 
-    async def item_waiting(self, row: Any) -> ItemWaiting:
-        """Return why the items of a batch wait. Raises DatabaseUnavailableError."""
-        pool = await self._pool(row.pool)
-        return ItemWaiting(job_block(row, self.clock.wall_s()), pool_view(row, pool))
+    async def item_waiting(self, row: Any) -> ItemWaiting | None:
+        """Return why the items of a batch wait, None after any failure, as in `fields`."""
+        try:
+            pool = await self._pool(row.pool)
+            return ItemWaiting(job_block(row, self.clock.wall_s()), pool_view(row, pool))
+        except Exception as failure:  # noqa: BLE001  see `fields`
+            self._failures.log(failure)
+            return None
 
     async def _fields(self, row: Any) -> dict[str, object]:
         if not is_running(row):
@@ -99,7 +106,7 @@ class JobEstimates:
         }
 
     async def _pool(self, pool: str | None) -> PoolSnapshot:
-        """Return the state of a pool, at most about a second old. Raises DatabaseUnavailableError.
+        """Return the state of a pool, at most about a second old. Raises any error of a read.
 
         None: the pool is not known before the file is validated.
         """

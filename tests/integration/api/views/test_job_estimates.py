@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from api.runtime.database import DatabaseUnavailableError
 from api.views.view_services import ViewServices, create_view_services
 from core.clock import Clock
 from core.ids import new_uuid
@@ -117,3 +118,23 @@ def test_a_batch_that_has_ended_waits_for_nothing(
     site = opened(open_site, monkeypatch, pool)
     found = shown(site, add_batch(site, 8, pool=pool, settled_at=sa.func.now()))
     assert (found["eta"], found["waiting"]) == (None, None)
+
+
+@pytest.mark.parametrize("failure", [DatabaseUnavailableError(), TypeError("a bug")])
+def test_a_failed_estimate_leaves_the_answers_intact(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch, pool: str, failure: Exception
+) -> None:
+    def failing(_: sa.Connection) -> None:
+        raise failure
+
+    monkeypatch.setattr("api.views.job_estimates.find_pool_sums", failing)
+    site = opened(open_site, monkeypatch, pool)
+    batch = add_batch(site, 8, pool=pool)
+    with site.client() as client:
+        found = ok(client.get(batch.path))
+        items = ok(client.get(f"{batch.path}/items"))["data"]
+        one = ok(client.get(f"{batch.path}/items/{items[0]['id']}"))
+    assert found["status"] == "in_progress"
+    assert (found["millrace"]["eta"], found["millrace"]["waiting"]) == (None, None)
+    assert [item["waiting_reason"] for item in items] == [None] * 8
+    assert one["waiting_reason"] is None
