@@ -117,7 +117,7 @@ class JobEstimates:
         if snapshot is not None and built_s is not None and now_s - built_s < _ESTIMATE_S:
             return snapshot
         sums, recent = await self._sums.get(_ALL), await self._recent.get(_ALL)
-        state, of_pool = self.rates.state(pool), sums.get(pool, {})
+        state, of_pool = self.rates.state(pool, self.clock.monotonic_s()), sums.get(pool, {})
         outstanding = sum(one.outstanding for one in of_pool.values())
         estimate = None
         if state.rate is not None:

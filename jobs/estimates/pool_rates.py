@@ -14,6 +14,9 @@ _WARM_S: Final = 5.0
 """Time from the first sample after which a pool without a record has no replica: replicas publish
 at least every second, and a record is old after three."""
 
+OLD_S: Final = 60.0
+"""Age of the last sample from which nothing is known of any pool: the log is not read."""
+
 _POOLS_MAX: Final = 10_000  # histories; the one that was started first is dropped
 _JOB_CLASS: Final = "bulk"
 
@@ -49,14 +52,16 @@ class PoolRates:
             history = self._histories.setdefault(pool, RateHistory())
             history.add_sample(capacity.items_per_s, now_s=now_s)
         self._capacities = pools
-        self._first_s = now_s if self._first_s is None else self._first_s
+        if self._first_s is None or now_s - self._last_s >= OLD_S:
+            self._first_s = now_s  # the replicas of all pools have to publish again
         self._last_s = now_s
 
-    def state(self, pool: str) -> PoolState:
-        """Return what is known of a pool."""
+    def state(self, pool: str, now_s: float) -> PoolState:
+        """Return what is known of a pool; nothing if the last sample is older than `OLD_S`."""
         capacity, history = self._capacities.get(pool), self._histories.get(pool)
+        if self._first_s is None or now_s - self._last_s >= OLD_S:
+            return PoolState()
         if capacity is None:
-            is_warm = self._first_s is not None and self._last_s - self._first_s >= _WARM_S
-            return PoolState(has_replica=not is_warm)
+            return PoolState(has_replica=self._last_s - self._first_s < _WARM_S)
         rate = None if history is None else history.rate(float(max(1, capacity.concurrency)))
         return PoolState(True, rate)

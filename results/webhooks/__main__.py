@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import random
 import secrets
@@ -38,7 +39,6 @@ from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
-from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import CAPACITY, EVENTS
@@ -138,15 +138,17 @@ def start_estimates(
 ) -> TailReaderThread:
     """Let progress messages carry estimates; return the thread that reads `capacity` for them.
 
-    A failure ends the thread and not the role: messages then have the last rates, or none.
+    While Kafka is unavailable the thread tries again without end, and the rates are unknown after
+    a minute. Another failure, such as a missing right, ends the thread and not the role.
     """
     rates = PoolRates()
     watcher.estimate = ProgressEstimates(rates, clock).fields
+    reader = TopicTailReader(kafka, CAPACITY, client_id=f"{name}-capacity", reset_to_earliest=False)
     thread = TailReaderThread(
-        TopicTailReader(kafka, CAPACITY, client_id=f"{name}-capacity", reset_to_earliest=False),
-        CapacityReports(rates, clock).receive,
+        reader,
+        CapacityReports(rates, clock, lambda: not reader.unreadable_partitions).receive,
         name="capacity-tail",
-        unavailable_s_max=MISSING_TOPIC_S_MAX,
+        unavailable_s_max=math.inf,
         on_failure=lambda failure: LOG.error("no rates", extra={"reason": str(failure)}),
     )
     thread.start_at_end()

@@ -40,6 +40,9 @@ class CapacityReports:
 
     rates: PoolRates
     clock: Clock
+    is_readable: Callable[[], bool] = lambda: True
+    """Whether the log lets the topic be read; else silence of replicas proves nothing."""
+
     _newest: dict[tuple[str, str], tuple[Capacity, float]] = field(default_factory=dict)
 
     def receive(self, records: list[ReceivedRecord]) -> None:
@@ -48,7 +51,7 @@ class CapacityReports:
         for _, capacity in decode_records(Capacity, records):
             if capacity is not None:
                 self._newest[capacity.replica_id, capacity.job_class] = capacity, now_s
-        if self.rates.is_due(now_s):
+        if self.rates.is_due(now_s) and self.is_readable():
             oldest_s = now_s - _SILENCE_S_MAX
             self._newest = {k: one for k, one in self._newest.items() if one[1] >= oldest_s}
             self.rates.add_sample([one for one, _ in self._newest.values()], now_s=now_s)
@@ -105,7 +108,7 @@ class ProgressEstimates:
         }
 
     def _pool(self, connection: sa.Connection, pool: str) -> PoolSnapshot:
-        sums, state = self._sums.get(connection), self.rates.state(pool)
+        sums, state = self._sums.get(connection), self.rates.state(pool, self.clock.monotonic_s())
         of_pool = sums.get(pool, {})
         outstanding = sum(one.outstanding for one in of_pool.values())
         if state.rate is None:

@@ -22,13 +22,13 @@ from topics.records.records import Capacity
 KEYS = {"p50", "p90", "miss_probability", "queue_s", "reason"}
 
 
-def rates_of(pool: str, items_per_s: float) -> PoolRates:
-    """Return rates as after ten seconds of one replica."""
+def rates_of(pool: str, items_per_s: float, now_s: float) -> PoolRates:
+    """Return rates as after the last ten seconds of one replica."""
     record = capacity_record(items_per_s=items_per_s, pool=pool)
     report = decode(Capacity, record.value, record.headers)
     rates = PoolRates()
     for second in range(11):
-        rates.add_sample([report], now_s=float(second))
+        rates.add_sample([report], now_s=now_s - 10 + second)
     return rates
 
 
@@ -41,7 +41,8 @@ def opened(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch, pool: str, items_per_s: float = 10.0
 ) -> Site:
     def with_rates(services: Any, kafka: Any, _: PoolRates, clock: Clock) -> ViewServices:
-        return create_view_services(services, kafka, rates_of(pool, items_per_s), clock)
+        rates = rates_of(pool, items_per_s, clock.monotonic_s())
+        return create_view_services(services, kafka, rates, clock)
 
     monkeypatch.setattr("api.app.create_view_services", with_rates)
     return open_site()
