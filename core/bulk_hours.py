@@ -7,11 +7,12 @@ offset from before the change (RFC 5545, 3.3.5). So windows that meet in local t
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 BULK_HOURS_CHARS_MAX: Final = 200
@@ -25,7 +26,13 @@ _WINDOW: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _MINUTES_OF_DAY: Final = 24 * 60
-_SEARCH_S: Final = 9 * 86_400.0  # every window starts once a week; a change of clocks moves it
+_DAY_S: Final = 86_400.0
+_WEEK_S: Final = 7 * _DAY_S
+_SEARCH_WEEKS: Final = 5  # 35 days or more: beyond the longest deadline, 30 days
+_WEEKS_CACHED: Final = 4096  # at most 4 KiB each
+
+_Span: TypeAlias = tuple[float, float]
+"""Start and end, seconds since the epoch; the end is not in it."""
 
 
 class InvalidBulkHoursError(ValueError):
@@ -39,37 +46,50 @@ class _Window:
     end_min: int  # after the midnight on which it starts; above 24 h: on the next day
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: a cheap key of caches
 class BulkHours:
     """Windows of a week in a time zone."""
 
     windows: tuple[_Window, ...]
     zone: ZoneInfo
 
-    def open_until(self, at_s: float) -> float | None:
-        """Return the end of a window that contains `at_s`, seconds since the epoch, or None."""
-        ends = (end_s for start_s, end_s in self._spans(at_s, days=1) if start_s <= at_s < end_s)
-        return max(ends, default=None)
+    def spans(self, from_s: float, to_s: float) -> list[_Span]:
+        """Return when they are open, in order and disjoint.
 
-    def next_start(self, at_s: float) -> float:
-        """Return `at_s` if a window contains it, else the start of the next one."""
-        if self.open_until(at_s) is not None:
-            return at_s
-        later = (start_s for start_s, end_s in self._spans(at_s, days=9) if at_s < start_s < end_s)
-        return min(later, default=math.inf)
+        These are all spans that begin before `to_s` and end after `from_s`.
+        """
+        merged: list[_Span] = []
+        for start_s, end_s in sorted(self._windows_of(from_s, to_s)):
+            if start_s >= end_s or end_s <= from_s or start_s >= to_s:
+                continue  # a change of clocks may leave nothing of a window
+            if merged and start_s <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(end_s, merged[-1][1])
+            else:
+                merged.append((start_s, end_s))
+        return merged
 
-    def _spans(self, at_s: float, *, days: int) -> Iterator[tuple[float, float]]:
-        """Yield start and end of the windows from the day before `at_s` to `days` days after."""
-        today = datetime.fromtimestamp(at_s, self.zone).date()
-        for number in range(-1, days + 1):
-            day = today + timedelta(days=number)
-            for window in self.windows:
-                if day.weekday() in window.days:
-                    yield self._instant(day, window.start_min), self._instant(day, window.end_min)
+    def _windows_of(self, from_s: float, to_s: float) -> Iterator[_Span]:
+        """Yield start and end of each window that may lie between the times."""
+        first = datetime.fromtimestamp(from_s, self.zone).replace(
+            hour=0, minute=0, second=0, microsecond=0, fold=0
+        )
+        count = int((to_s - from_s) // _DAY_S) + 4  # from two days before to one day after
+        midnights = [first + timedelta(days=number - 2) for number in range(count + 2)]
+        offsets = [midnight.utcoffset() for midnight in midnights]
+        for number, midnight in enumerate(midnights[:count]):
+            windows = [one for one in self.windows if midnight.weekday() in one.days]
+            if offsets[number] == offsets[number + 1] == offsets[number + 2]:
+                # No window lasts longer than these days, in which clocks do not change.
+                start_s = midnight.timestamp()
+                for window in windows:
+                    yield start_s + 60 * window.start_min, start_s + 60 * window.end_min
+            else:
+                for window in windows:
+                    yield _instant(midnight, window.start_min), _instant(midnight, window.end_min)
 
-    def _instant(self, day: date, minutes: int) -> float:
-        midnight = datetime(day.year, day.month, day.day, tzinfo=self.zone)
-        return (midnight + timedelta(minutes=minutes)).timestamp()  # adds local time
+
+def _instant(midnight: datetime, minutes: int) -> float:
+    return (midnight + timedelta(minutes=minutes)).timestamp()  # adds local time
 
 
 @lru_cache(maxsize=10_000)
@@ -126,21 +146,61 @@ def _days(first: str | None, last: str | None) -> frozenset[int]:
     return frozenset((start + number) % 7 for number in range((end - start) % 7 + 1))
 
 
-def next_opening(at_s: float, hours: Sequence[BulkHours]) -> float:
-    """Return the first time from `at_s` on at which all `hours` are open; inf: they never are."""
-    found_s = at_s
-    while found_s < at_s + _SEARCH_S:
-        later_s = max((one.next_start(found_s) for one in hours), default=found_s)
-        if later_s == found_s:
-            return found_s
-        found_s = later_s
+def next_opening(at_s: float, hours: Iterable[BulkHours]) -> float:
+    """Return the first time from `at_s` on at which all `hours` are open.
+
+    It is inf if they are not open within 35 days, which is beyond each deadline. Costs a few
+    microseconds once the weeks of these hours are cached.
+    """
+    key, week = tuple(hours), int(at_s // _WEEK_S)
+    if not key:
+        return at_s
+    for number in range(week, week + _SEARCH_WEEKS + 1):
+        starts, ends = _open_spans(key, number)
+        index = bisect_right(ends, at_s)
+        if index < len(ends):
+            return max(at_s, starts[index])
     return math.inf
 
 
-def next_closing(at_s: float, hours: Sequence[BulkHours]) -> float:
+def next_closing(at_s: float, hours: Iterable[BulkHours]) -> float:
     """Return a time until which all `hours`, open at `at_s`, stay open; inf: they never close.
 
-    They may stay open beyond it, in a window that follows.
+    They may stay open beyond it.
     """
-    ends = (end_s for one in hours if (end_s := one.open_until(at_s)) is not None)
-    return min(ends, default=math.inf)
+    key = tuple(hours)
+    if not key:
+        return math.inf
+    _, ends = _open_spans(key, int(at_s // _WEEK_S))
+    index = bisect_right(ends, at_s)
+    return ends[index] if index < len(ends) else at_s
+
+
+@lru_cache(maxsize=_WEEKS_CACHED)
+def _open_spans(
+    hours: tuple[BulkHours, ...], week: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return starts and ends of the spans in which all are open that lie in a week, or in part.
+
+    Weeks count from the epoch.
+    """
+    from_s, to_s = week * _WEEK_S, (week + 1) * _WEEK_S
+    spans = hours[0].spans(from_s, to_s)
+    for one in hours[1:]:
+        spans = list(_intersection(spans, one.spans(from_s, to_s)))
+    inside = [span for span in spans if span[0] < to_s and span[1] > from_s]
+    return tuple(start_s for start_s, _ in inside), tuple(end_s for _, end_s in inside)
+
+
+def _intersection(some: list[_Span], others: list[_Span]) -> Iterator[_Span]:
+    """Yield the spans that lie in both lists of disjoint spans, in order."""
+    first = second = 0
+    while first < len(some) and second < len(others):
+        start_s = max(some[first][0], others[second][0])
+        end_s = min(some[first][1], others[second][1])
+        if start_s < end_s:
+            yield start_s, end_s
+        if some[first][1] <= others[second][1]:
+            first += 1
+        else:
+            second += 1

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from core.bulk_hours import (
@@ -24,25 +25,31 @@ _LOG: Final = logging.getLogger(__name__)
 class Opening(NamedTuple):
     """Whether items of a job may be emitted. Times are seconds since the epoch."""
 
-    opens_s: float  # 0: now; inf: never
-    recheck_s: float  # the answer holds until then
+    opens_s: float  # 0: now; inf: not within 35 days, which is beyond each deadline
+    recheck_s: float  # the answer holds until then; inf only for an open job without hours
 
 
 _ALWAYS_OPEN: Final = Opening(0.0, math.inf)
+
+_RECHECK_S: Final = 86_400.0
+"""How long a job counts as closed whose hours are not known to open."""
 
 
 def job_opening(now_s: float, not_before_s: float, hours: Iterable[str | None]) -> Opening:
     """Return when items may be emitted; `hours` are texts of bulk hours, and all must be open.
 
-    Hours that this host cannot read, such as those of a time zone that it lacks, are ignored.
+    Hours that this host cannot read, such as those of a time zone that it lacks, count as closed.
     """
-    given = [parsed for text in hours if text and (parsed := _parsed(text))]
-    if not given and not_before_s <= now_s:
+    texts = [text for text in hours if text]
+    if not texts and not_before_s <= now_s:
         return _ALWAYS_OPEN
-    opens_s = next_opening(max(now_s, not_before_s), given)
+    given = [_parsed(text) for text in texts]
+    known = [one for one in given if one is not None]
+    is_readable = len(known) == len(given)
+    opens_s = next_opening(max(now_s, not_before_s), known) if is_readable else math.inf
     if opens_s > now_s:
-        return Opening(opens_s, opens_s)
-    return Opening(0.0, next_closing(now_s, given))
+        return Opening(opens_s, min(opens_s, now_s + _RECHECK_S))
+    return Opening(0.0, next_closing(now_s, known))
 
 
 def check_schedule(
@@ -61,10 +68,14 @@ def check_schedule(
     first_s = max(now, not_before or now).timestamp()
     opens_s = job_opening(first_s, 0.0, (bulk_hours, tenant_hours)).opens_s
     if opens_s >= expires_at.timestamp():
-        opens = "never" if opens_s == math.inf else _text(datetime.fromtimestamp(opens_s, UTC))
+        opens = (
+            "are not open at the same time within 35 days"
+            if opens_s == math.inf
+            else f"open next at {_text(datetime.fromtimestamp(opens_s, UTC))}"
+        )
         raise InvalidFieldError(
             f"No item may run before the deadline, {_text(expires_at)}: the bulk hours of the batch"
-            f" and its tenant open next at {opens}.",
+            f" and its tenant {opens}.",
             param="bulk_hours" if bulk_hours else "completion_window",
         )
 
@@ -90,11 +101,12 @@ def checked_not_before(seconds: int | None) -> datetime | None:
         raise InvalidFieldError("Give seconds since the epoch.", param="not_before") from None
 
 
+@lru_cache(maxsize=1000)  # of the texts that cannot be read, so that each is logged once
 def _parsed(text: str) -> BulkHours | None:
     try:
         return parse_bulk_hours(text)
     except InvalidBulkHoursError:
-        _LOG.exception("bulk hours cannot be read on this host")
+        _LOG.exception("bulk hours cannot be read on this host: jobs with them wait")
         return None
 
 

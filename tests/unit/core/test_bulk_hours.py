@@ -1,11 +1,14 @@
 """Goal: bulk hours open and close at their local times, also when clocks change."""
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from core.bulk_hours import (
+    BulkHours,
     InvalidBulkHoursError,
     next_closing,
     next_opening,
@@ -94,6 +97,88 @@ def test_all_hours_must_be_open() -> None:
     assert next_opening(monday, [night, day]) == math.inf
     assert next_opening(monday, []) == monday
     assert next_closing(monday, []) == math.inf
+
+
+def test_a_window_that_a_change_of_clocks_leaves_empty_opens_a_week_later() -> None:
+    # On 2026-03-29, 02:30 is 03:30 CEST, after the end of the window.
+    text = "Sun 02:30-03:15 Europe/Berlin"
+    assert opening(text, at("2026-03-23T12:00")) == at("2026-04-05T02:30+02:00")
+
+
+def test_hours_of_two_zones_may_meet_only_after_a_change_of_clocks() -> None:
+    hours = [parse_bulk_hours("04:00-05:00 UTC"), parse_bulk_hours("06:00-07:00 Europe/Berlin")]
+    assert next_opening(at("2026-02-28T12:00"), hours) == at("2026-03-29T04:00")
+    # 35 days or more are searched, and deadlines are within 30 days.
+    assert next_opening(at("2026-01-20T12:00"), hours) == math.inf
+
+
+ZONES = ("UTC", "Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "Asia/Kathmandu")
+clock_times = st.integers(0, 95).map(lambda quarter: f"{quarter // 4:02}:{quarter % 4 * 15:02}")
+day_names = st.sampled_from(["", "Sun ", "Sat-Mon ", "Wed "])
+windows = st.tuples(day_names, clock_times, clock_times).filter(lambda one: one[1] != one[2])
+texts = st.builds(
+    lambda given, zone: f"{', '.join(f'{day}{start}-{end}' for day, start, end in given)} {zone}",
+    st.lists(windows, min_size=1, max_size=3),
+    st.sampled_from(ZONES),
+)
+
+
+def is_open(at_s: float, text: str) -> bool:
+    """Compute it from the definition, without weeks and caches."""
+    hours = parse_bulk_hours(text)
+    local = datetime.fromtimestamp(at_s, hours.zone)
+    for number in range(-3, 2):
+        day = datetime(local.year, local.month, local.day, tzinfo=hours.zone)
+        day += timedelta(days=number)
+        for window in hours.windows:
+            start, end = (
+                (day + timedelta(minutes=minutes)).timestamp()
+                for minutes in (window.start_min, window.end_min)
+            )
+            if day.weekday() in window.days and start <= at_s < end:
+                return True
+    return False
+
+
+@given(
+    given_texts=st.lists(texts, min_size=1, max_size=2),
+    # Minutes of 2026, most of them close to a change of clocks.
+    minute=st.integers(0, 365 * 1440) | st.integers(86 * 1440, 96 * 1440),
+)
+@settings(max_examples=200)
+def test_openings_and_closings_are_those_of_the_definition(
+    given_texts: list[str], minute: int
+) -> None:
+    now_s = at("2026-01-01T00:00") + 60 * minute
+    hours = [parse_bulk_hours(text) for text in given_texts]
+
+    def all_open(at_s: float) -> bool:
+        return all(is_open(at_s, text) for text in given_texts)
+
+    opens_s = next_opening(now_s, hours)
+    until_s = min(opens_s, now_s + 31 * 86_400)
+    assert not any(all_open(now_s + k * 1800) for k in range(math.ceil((until_s - now_s) / 1800)))
+    if opens_s < math.inf:
+        closes_s = next_closing(opens_s, hours)
+        assert closes_s > opens_s
+        step_s = (closes_s - opens_s) / 20
+        assert all(all_open(opens_s + step_s * number) for number in range(20))
+
+
+def test_each_week_of_hours_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+    spans = BulkHours.spans
+
+    def counted(hours: BulkHours, from_s: float, to_s: float) -> list[tuple[float, float]]:
+        nonlocal count
+        count += 1
+        return spans(hours, from_s, to_s)
+
+    monkeypatch.setattr(BulkHours, "spans", counted)
+    hours = [parse_bulk_hours("09:00-10:01 UTC"), parse_bulk_hours("10:01-11:00 UTC")]
+    for minute in range(1000):
+        assert next_opening(at("2026-06-01T00:00") + minute, hours) == math.inf
+    assert 0 < count <= 12  # two texts, at most six weeks
 
 
 @pytest.mark.parametrize(

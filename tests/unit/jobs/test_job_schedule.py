@@ -33,15 +33,22 @@ def load(number: int, not_before_s: float = 0.0, bulk_hours: str = "") -> JobLoa
         (0.0, (NIGHT,), (at(22), at(22))),
         (0.0, (DAY,), (0.0, at(20))),
         (at(23), (DAY, None), (at(8, 2), at(8, 2))),
-        (0.0, (NIGHT, DAY), (math.inf, math.inf)),
+        (0.0, (NIGHT, DAY), (math.inf, at(12, 2))),  # computed again within a day
         (0.0, ("18:00-24:00 UTC", NIGHT), (at(22), at(22))),
-        (0.0, ("hours of another release",), (0.0, math.inf)),
+        (at(13, 9), (None,), (at(13, 9), at(12, 2))),
+        (0.0, ("hours of another release", DAY), (math.inf, at(12, 2))),
     ],
 )
 def test_opening_at_noon(
     not_before_s: float, hours: tuple[str | None, ...], expected: tuple[float, float]
 ) -> None:
     assert job_opening(at(12), not_before_s, hours) == Opening(*expected)
+
+
+def test_hours_that_a_host_cannot_read_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    for hour in range(3):
+        assert job_opening(at(hour), 0.0, ("22:00-06:00 Nowhere/Else",)).opens_s == math.inf
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_loads_open_and_close_with_the_clock() -> None:
