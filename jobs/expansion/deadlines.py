@@ -14,6 +14,7 @@ others end or the pool becomes faster, returns.
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -59,27 +60,42 @@ class DeadlinePlan:
     def in_order(self, ranked: Iterable[tuple[int, Age]]) -> Iterator[Age]:
         """Yield the jobs to lease, best first; `ranked` are those with items by rank and age.
 
-        Each twentieth is a relegated job, another one in each turn.
+        Each twentieth is a relegated job, also among urgent ones. Its position and the job change
+        with the turn, so relegated jobs have a twentieth of fewer than twenty slots, too.
         """
         if self.priority < 0:
             yield from (age for _, age in ranked)
             return
-        yield from (job.age for job in self.urgent.values() if job.remaining)
-        relegated = iter(
-            rotated([job for job in self.relegated.values() if job.remaining], self.turn)
-        )
-        last, interval = relegated_rank(self.priority), round(1 / TRICKLE_SHARE)
-        number = 0
-        for job_rank, age in ranked:
-            if job_rank > last:
-                yield from (job.age for job in relegated)  # all of them, once
-            elif age[1] in self.urgent or age[1] in self.relegated:
-                continue
-            yield age
-            number += 1
-            if number % (interval - 1) == 0 and (job := next(relegated, None)):
-                yield job.age
-        yield from (job.age for job in relegated)
+        planned, last = self.urgent.keys() | self.relegated.keys(), relegated_rank(self.priority)
+        urgent = [job.age for job in self.urgent.values() if job.remaining]
+        unplanned = ((rank, age) for rank, age in ranked if age[1] not in planned)
+        lower: list[Age] = []
+
+        def before_relegated() -> Iterator[Age]:
+            yield from urgent
+            for job_rank, age in unplanned:
+                if job_rank > last:
+                    lower.append(age)
+                    return
+                yield age
+
+        late = rotated([job for job in self.relegated.values() if job.remaining], self.turn)
+        yield from _interleaved(before_relegated(), (job.age for job in late), self.turn)
+        yield from lower
+        yield from (age for _, age in unplanned)
+
+
+def _interleaved(others: Iterator[Age], late: Iterator[Age], turn: int) -> Iterator[Age]:
+    """Yield one of `late` after each nineteen others, in some turns the first one earlier."""
+    interval = round(1 / TRICKLE_SHARE)
+    number = turn % interval
+    for age in others:
+        if number == interval - 1:
+            yield from islice(late, 1)
+            number = 0
+        yield age
+        number += 1
+    yield from late
 
 
 NO_PLAN: Final = DeadlinePlan()

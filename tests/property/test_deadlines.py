@@ -263,8 +263,30 @@ def test_slots_go_to_urgent_jobs_first_and_each_twentieth_to_a_relegated_one() -
     assert names(plan) == ([1, 2], [3, 4])
     (load,) = LoadSums.of([*jobs, *lower]).by_tenant_pool.values()
     order = [job_id.int for _, job_id in plan.in_order(load.in_order())]
-    assert order == [1, 2, *range(10, 29), 3, *range(29, 40), 4, *range(50, 60)]
+    assert order == [1, 2, *range(10, 27), 3, *range(27, 40), 4, *range(50, 60)]
     assert [age for _, age in load.in_order()] == [*NO_PLAN.in_order(load.in_order())]
+
+
+def test_many_urgent_jobs_leave_slots_to_relegated_ones() -> None:
+    urgent = [job(n, 3, 3.5 * n) for n in range(1, 301)]
+    late = [job(n, 10**6, 2000) for n in (401, 402, 403)]
+    plan = plan_deadlines([*urgent, *late], supply(1.0))
+    assert names(plan) == (list(range(1, 301)), [401, 402, 403])
+    (load,) = LoadSums.of([*urgent, *late]).by_tenant_pool.values()
+    order = [job_id.int for _, job_id in plan.in_order(load.in_order())]
+    assert [order.index(number) for number in (401, 402, 403)] == [19, 39, 59]
+    assert Counter(order) == Counter([*range(1, 301), 401, 402, 403])
+
+
+@pytest.mark.parametrize("slots", [1, 5, 19])
+def test_relegated_jobs_have_a_twentieth_of_few_slots(slots: int) -> None:
+    jobs = [*(job(n, 3, 3.5 * n) for n in range(1, 31)), job(401, 10**6, 200)]
+    (load,) = LoadSums.of(jobs).by_tenant_pool.values()
+    got = 0
+    for turn in range(40):
+        plan = plan_deadlines(jobs, supply(1.0), turn)
+        got += UUID(int=401) in [one for _, one in plan.in_order(load.in_order())][:slots]
+    assert got == 2 * slots
 
 
 def test_a_tail_is_lifted_and_never_more_than_a_tenth_of_a_job() -> None:
