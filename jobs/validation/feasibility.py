@@ -29,9 +29,10 @@ class Feasibility:
     capacities: PoolCapacities
     weight: Callable[[UUID], int]
 
-    def assess(self, job_id: UUID, result: ValidationResult) -> ValidationResult:
+    def assess(self, job_id: UUID, result: ValidationResult, copies: int = 0) -> ValidationResult:
         """Return the result with what the tenant wants for a job that cannot end in time.
 
+        `copies` of its items are not executed: they get the results of others (`deduplicate`).
         A pool without replicas or without a known rate is no reason. Nor is one that has fewer
         items than it can execute at once: the rate that it measures then is below what it can do.
         Raises one of DATABASE_UNAVAILABLE.
@@ -47,7 +48,7 @@ class Feasibility:
             if busy is None or busy.outstanding < pool.concurrency:
                 return result
             rate = self._tenant_rate(job, result.model.pool, pool.items_per_s, loads)
-            end_s = _end_s(job, result.item_count, result.model.pool, rate, loads)
+            end_s = _end_s(job, result.item_count - copies, result.model.pool, rate, loads)
         if end_s <= job.expires_at.timestamp():
             return result
         if job.infeasible_jobs == InfeasibleJobs.MARK:

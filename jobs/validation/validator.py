@@ -134,13 +134,14 @@ class Validator:
         result = self._validation.validate(
             lease, [file], endpoint=job.endpoint, find_model=self._find_model
         )
-        if self._feasibility is not None:
-            result = self._feasibility.assess(lease.job_id, result)
+        copies = 0
         if job.deduplicate and not result.error_count:
             read = partial(
                 self._validation.read_lines, lease, line_bytes_max=self._settings.line_bytes_max
             )
-            store_copies(self._engine, lease, [file], read)
+            copies = store_copies(self._engine, lease, [file], read)
+        if self._feasibility is not None:
+            result = self._feasibility.assess(lease.job_id, result, copies)
         with self._engine.begin() as connection:
             state = record_verdict(connection, lease, result)
             # In this transaction, so that the notification of the verdict finds the job unleased.

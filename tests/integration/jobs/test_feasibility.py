@@ -1,6 +1,8 @@
 """Goal: a valid job that cannot meet its deadline gets what its tenant's setting says."""
 
+import json
 import re
+import threading
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -8,15 +10,23 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from core.clock import SystemClock
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.input.line_checks import ErrorCode
+from jobs.leasing.active_leases import ActiveLeases
+from jobs.settings import IntakeSettings
 from jobs.tables.jobs import job_cursors
 from jobs.tables.outbox import outbox
 from jobs.validation.feasibility import Feasibility
 from jobs.validation.file_validation import ValidationResult
+from jobs.validation.validation_process import ValidationProcesses
+from jobs.validation.validator import LeasedValidation, Validator
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
+from registry.models import add_model
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import write_object
 from tenancy.tables import tenants, usage_ledger
 from tests.integration.jobs.rows import (
     add_job,
@@ -24,11 +34,13 @@ from tests.integration.jobs.rows import (
     add_tenant,
     claim_lease,
     execute,
+    input_line,
     job_row,
 )
 from tests.integration.jobs.test_verdicts import INVALID, SMALL
 from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
+from tests.support.until import until
 
 HOUR_S = 3600
 
@@ -84,6 +96,42 @@ def test_a_job_fails_with_its_deadline_and_its_expected_end(site: Site) -> None:
     assert found is not None
     deadline, end = (datetime.fromisoformat(text) for text in found.groups())
     assert (end - deadline).total_seconds() == pytest.approx(60, abs=5)
+
+
+def test_copies_need_no_time(site: Site) -> None:
+    result = ValidationResult(10**6, SMALL)
+    assert site.feasibility.assess(site.add(), result, 10**6 - 3500) == result
+    assert site.feasibility.assess(site.add(), result, 10**6 - 3700).error_count
+
+
+def test_the_validator_assesses_what_is_not_a_copy(
+    site: Site, objects: LocalObjectStore, processes: ValidationProcesses
+) -> None:
+    with site.engine.begin() as connection:
+        add_model(
+            connection,
+            SMALL.name,
+            SMALL.version,
+            pool=SMALL.pool,
+            engine=SMALL.engine,
+            endpoints=SMALL.endpoints,
+        )
+    lines = [json.loads(input_line(number)) for number in range(HOUR_S + 60)]
+    lines = [line | {"body": {"model": "small", "input": "same"}} for line in lines]
+    write_object(objects, "in", b"\n".join(json.dumps(line).encode() for line in lines))
+    ids = [site.add(input_key="in", deduplicate=is_set) for is_set in (True, False)]
+    leases = ActiveLeases(site.engine, role="intake", holder="a", ttl_s=60)
+    validation = LeasedValidation(objects, leases, IntakeSettings(), threading.Event(), processes)
+    validator = Validator(site.engine, validation, SystemClock(), site.feasibility)
+
+    def states() -> list[str]:
+        with site.engine.begin() as connection:
+            return [job_row(connection, job_id).state for job_id in ids]
+
+    validator.claim()
+    until(lambda: "validating" not in states())
+    validator.close()
+    assert states() == ["in_progress", "failed"]
 
 
 def test_a_job_is_marked_or_accepted(site: Site) -> None:
