@@ -51,6 +51,7 @@ class Feasibility:
             end_s = _end_s(job, result.item_count - copies, result.model.pool, rate, loads)
         if end_s <= job.expires_at.timestamp():
             return result
+        result = replace(result, assessed_deadline=job.expires_at)
         if job.infeasible_jobs == InfeasibleJobs.MARK:
             return replace(result, is_expected_late=True)
         message = (

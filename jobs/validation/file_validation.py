@@ -7,6 +7,7 @@ bytes for each id that occurs more than once.
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import blake2b
 from typing import Final, TypeAlias
 
@@ -57,6 +58,7 @@ class ValidationResult:
     errors: tuple[LineError, ...] = ()  # the first ones, in line order
     error_count: int = 0
     is_expected_late: bool = False  # accepted, although the deadline is not expected to be met
+    assessed_deadline: datetime | None = None  # that the job cannot meet; None: no such estimate
 
 
 def validate_file(  # noqa: PLR0913  the limits are settings of the caller

@@ -3,6 +3,7 @@
 Lock order: the counters, then the job, then its lease. Claims use the same order.
 """
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ def record_verdict(
             jobs.c.state,
             jobs.c.close_reason,
             jobs.c.created_at,
+            jobs.c.expires_at,
             (jobs.c.expires_at <= sa.func.now()).label("is_expired"),
             sa.func.now().label("now"),
         )
@@ -59,6 +61,8 @@ def record_verdict(
     if job is None:
         return None
     is_cancelling = job.state == JobState.CANCELLING.value
+    if is_cancelling or result.assessed_deadline != job.expires_at:
+        result = _without_estimate(result)
     columns = _rejected if result.error_count else _accepted
     state, values = columns(result, is_cancelling=is_cancelling)
     if state is JobState.IN_PROGRESS:
@@ -75,6 +79,13 @@ def record_verdict(
     connection.execute(NOTIFY_OUTBOX)
     connection.execute(NOTIFY_JOBS)
     return state
+
+
+def _without_estimate(result: ValidationResult) -> ValidationResult:
+    """Return the result of a job that was cancelled, or whose deadline has changed since then."""
+    if result.assessed_deadline is None:
+        return result
+    return replace(result, errors=(), error_count=0, is_expected_late=False, assessed_deadline=None)
 
 
 def _rejected(

@@ -17,7 +17,7 @@ from jobs.expansion.result_partitions import ResultPartitions
 from jobs.input.line_checks import ErrorCode
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.settings import IntakeSettings
-from jobs.tables.jobs import job_cursors
+from jobs.tables.jobs import job_cursors, jobs
 from jobs.tables.outbox import outbox
 from jobs.validation.feasibility import Feasibility
 from jobs.validation.file_validation import ValidationResult
@@ -136,7 +136,12 @@ def test_the_validator_assesses_what_is_not_a_copy(
 
 def test_a_job_is_marked_or_accepted(site: Site) -> None:
     site.set("mark")
-    assert site.assess(HOUR_S + 60) == ValidationResult(HOUR_S + 60, SMALL, is_expected_late=True)
+    late = site.assess(HOUR_S + 60)
+    deadline = late.assessed_deadline
+    assert late == ValidationResult(
+        HOUR_S + 60, SMALL, is_expected_late=True, assessed_deadline=deadline
+    )
+    assert deadline is not None
     assert site.assess(HOUR_S - 60) == ValidationResult(HOUR_S - 60, SMALL)
     site.set("accept")
     assert site.assess(HOUR_S + 60) == ValidationResult(HOUR_S + 60, SMALL)
@@ -201,3 +206,30 @@ def test_the_verdict_is_recorded(site: Site, setting: str) -> None:
     else:
         assert (row.state, row.expected_late) == ("failed", False)
         assert [error["code"] for error in row.errors] == ["deadline_infeasible"]
+
+
+@pytest.mark.parametrize("setting", ["fail", "mark"])
+@pytest.mark.parametrize(
+    ("meanwhile", "state"),
+    [
+        ({"expires_at": sa.text("now() + interval '30 days'")}, "in_progress"),
+        (
+            {"state": "cancelling", "close_reason": "cancelled", "cancelling_at": sa.func.now()},
+            "cancelling",
+        ),
+    ],
+)
+def test_an_estimate_does_not_count_after_a_new_deadline_or_a_cancel(
+    site: Site, setting: str, meanwhile: dict[str, object], state: str
+) -> None:
+    site.set(setting)
+    job_id = site.add()
+    with site.engine.begin() as connection:
+        lease = claim_lease(connection, "intake", VALIDATION_DUE)
+    result = site.feasibility.assess(job_id, ValidationResult(10**6, SMALL))
+    execute(site.engine, sa.update(jobs).where(jobs.c.id == job_id).values(**meanwhile))
+    with site.engine.begin() as connection:
+        record_verdict(connection, lease, result)
+        row = job_row(connection, job_id)
+    assert (row.state, row.expected_late, row.errors) == (state, False, None)
+    assert row.total_count == 10**6
