@@ -95,7 +95,9 @@ def change_job(
         values["not_before"] = checked_not_before(change.not_before_s)
     if change.bulk_hours is not None:
         values["bulk_hours"] = checked_hours(change.bulk_hours)
-    if values.keys() & {"expires_at", "not_before", "bulk_hours"}:
+    is_earlier = values.get("expires_at", row.expires_at) < row.expires_at
+    if is_earlier or values.keys() & {"not_before", "bulk_hours"}:
+        # A later deadline alone is always right: all items may be emitted, while hours are closed.
         _check_schedule(connection, row, values)
     if values:
         write_control_state(connection, row, values)

@@ -126,7 +126,10 @@ def new_redrive_job(
     completion_window: str | None,
     metadata: dict[str, str] | None,
 ) -> NewJob:
-    """Return the new job, with the values of the old one as defaults."""
+    """Return the new job, with the values of the old one as defaults.
+
+    Its bulk hours hold on; a `not_before` of the old one is not kept, because it is past.
+    """
     old = redrive.job
     pairs = dict(old.metadata or {}) if metadata is None else metadata
     kept = [pair for pair in pairs.items() if pair[0] != REDRIVE_OF]
@@ -138,7 +141,7 @@ def new_redrive_job(
         completion_window=completion_window or old.completion_window,
         metadata=dict(kept) | {REDRIVE_OF: public_id(JOB, old.id)},
         output_expires_after_s=old.output_expires_after_s,
-        options=JobOptions(deduplicate=old.deduplicate),
+        options=JobOptions(deduplicate=old.deduplicate, bulk_hours=old.bulk_hours),
     )
 
 

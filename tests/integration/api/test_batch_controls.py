@@ -166,6 +166,19 @@ def test_a_schedule_without_time_before_the_deadline_is_refused(
     assert refusal(completion_window="1h")[0] == "completion_window"
 
 
+def test_a_deadline_may_be_extended_while_hours_are_closed(
+    site: Site, client: httpx.Client
+) -> None:
+    batch = created(site, completion_window="1h")
+    closed = time.gmtime(batch["created_at"] - 2 * 3600).tm_hour
+    execute(site.engine, sa.update(tenants).values(bulk_hours=f"{closed:02}:00-{closed:02}:30 UTC"))
+    path = f"/v1/batches/{batch['id']}"
+    later = ok(client.post(path, json={"completion_window": "2h"}))
+    assert later["expires_at"] == batch["created_at"] + 2 * 3600
+    error = refused(client.post(path, json={"completion_window": "1h"}), 400)
+    assert error["param"] == "completion_window"
+
+
 def test_another_deadline_ends_the_expectation_to_be_late(site: Site, client: httpx.Client) -> None:
     batch = batch_id(client)
     set_job(site, batch, expected_late=True)

@@ -13,7 +13,7 @@ from jobs.store.redrive import Redrive, check_edits, edit_line, new_redrive_job
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_a_redrive_inherits_deduplication_and_metadata(deduplicate: bool) -> None:
+def test_a_redrive_inherits_deduplication_hours_and_metadata(deduplicate: bool) -> None:
     old = SimpleNamespace(
         id=UUID(int=1),
         metadata={"a": "b"},
@@ -21,10 +21,12 @@ def test_a_redrive_inherits_deduplication_and_metadata(deduplicate: bool) -> Non
         completion_window="24h",
         output_expires_after_s=None,
         deduplicate=deduplicate,
+        bulk_hours="22:00-06:00 UTC",
     )
     redrive = Redrive(cast("sa.Row[Any]", old), InputFiles("in"), [], is_rest=True)
     new = new_redrive_job(redrive, UUID(int=2), completion_window=None, metadata=None)
     assert new.options.deduplicate is deduplicate
+    assert new.options.bulk_hours == "22:00-06:00 UTC"
     assert new.metadata == {"a": "b", "redrive_of": f"batch_{1:032x}"}
 
 
