@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -10,8 +10,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from jobs.expansion.job_loads import OPEN
 from jobs.recovery.retry_policy import RetryBudgetRules, refill_budget
+from jobs.store.job_schedule import job_opening
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
+from tenancy.tables import tenants
 
 _SWEEP_MAX: Final = 1000
 _THIS_JOBS: Final = item_retries.c.job_id == jobs.c.id
@@ -53,17 +55,33 @@ class Retry:
 
 
 def find_due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
-    """Return the open jobs with due retries, in no order; `count_max` limits each count."""
+    """Return the open jobs with due retries, in no order; `count_max` limits each count.
+
+    Jobs that wait for their `not_before` or their hours are left out until they open.
+    """
     due = (
         sa.select(item_retries.c.job_id)
         .where(_THIS_JOBS, item_retries.c.due_at <= sa.func.now())
         .correlate(jobs)
     )
     counted = sa.select(sa.func.count()).select_from(due.limit(count_max).lateral())
-    query = sa.select(jobs.c.id, jobs.c.tenant_id, jobs.c.pool, counted.scalar_subquery()).where(
-        OPEN, due.exists()
+    query = (
+        sa.select(
+            jobs.c.id, jobs.c.tenant_id, jobs.c.pool, counted.scalar_subquery().label("due_count")
+        )
+        .add_columns(jobs.c.not_before, jobs.c.bulk_hours, sa.func.now().label("now"))
+        .add_columns(tenants.c.bulk_hours.label("tenant_bulk_hours"))
+        .join(tenants, tenants.c.id == jobs.c.tenant_id)
+        .where(OPEN, due.exists())
     )
-    return [DueJob(*row) for row in connection.execute(query)]
+    rows = connection.execute(query).all()
+    return [DueJob(row.id, row.tenant_id, row.pool, row.due_count) for row in rows if _is_open(row)]
+
+
+def _is_open(row: sa.Row[Any]) -> bool:
+    not_before_s = row.not_before.timestamp() if row.not_before else 0.0
+    hours = (row.bulk_hours, row.tenant_bulk_hours)
+    return not job_opening(row.now.timestamp(), not_before_s, hours).opens_s
 
 
 def has_waiting_retries(connection: sa.Connection) -> bool:

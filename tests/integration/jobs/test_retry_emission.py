@@ -12,9 +12,11 @@ from core.errors import MillraceError
 from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.store.controls import pause_job, resume_job
 from jobs.store.transaction_keepalive import wait_with_keepalive
+from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import write_object
+from tenancy.tables import tenants
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.retries import EXPECTED_OUTPUT, OFFSETS, RetryProcess
 from tests.integration.jobs.rows import (
@@ -203,6 +205,31 @@ def test_retries_of_an_unavailable_pool_wait_alone(retries: RetryProcess) -> Non
     retries.schedule(retries.add_job(pool="other"), 2)
     retries.run("other")
     assert retries.indexes() == [2]
+    retries.run()
+    assert retries.indexes() == [1, 2]
+
+
+def test_retries_of_a_job_wait_until_it_opens(retries: RetryProcess) -> None:
+    later = retries.add_job(not_before=sa.text("now() + interval '1 hour'"))
+    closed = retries.add_job(bulk_hours="00:00-12:00 UTC")
+    execute(retries.engine, sa.update(tenants).values(bulk_hours="12:00-24:00 UTC"))
+    execute(
+        retries.engine,
+        sa.update(tenants)
+        .where(
+            tenants.c.id == sa.select(jobs.c.tenant_id).where(jobs.c.id == later).scalar_subquery()
+        )
+        .values(bulk_hours=None),
+    )
+    retries.schedule(later, 1)
+    retries.schedule(closed, 2)
+    retries.run()
+    assert (retries.indexes(), retries.waiting()) == ([], [(1, 2), (2, 2)])
+    execute(retries.engine, sa.update(jobs).values(not_before=sa.func.now()))
+    retries.run()
+    assert retries.indexes() == [1]
+    execute(retries.engine, sa.update(tenants).values(bulk_hours=None))
+    execute(retries.engine, sa.update(jobs).values(bulk_hours=None))
     retries.run()
     assert retries.indexes() == [1, 2]
 
