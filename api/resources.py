@@ -107,11 +107,11 @@ def _controls(row: sa.Row[Any]) -> dict[str, object]:
 
 
 def _opens_at(row: sa.Row[Any]) -> int | None:
-    """Return when items of the job may run; None: now, or never before its deadline."""
+    """Return when items of the job may run; None: now, or not within 35 days."""
     not_before_s = row.not_before.timestamp() if row.not_before else 0.0
     hours = (row.bulk_hours, row.tenant_bulk_hours)
     opens_s = job_opening(row.now.timestamp(), not_before_s, hours).opens_s
-    return math.ceil(opens_s) if 0 < opens_s < row.expires_at.timestamp() else None
+    return math.ceil(opens_s) if 0 < opens_s < math.inf else None
 
 
 def model_object(model: ModelVersion) -> dict[str, object]:

@@ -264,24 +264,29 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="Time of expiry, in UTC.")
     ] = None,
     priority: PriorityOption = None,
-    not_before: NotBeforeOption = None,
+    not_before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[%Y-%m-%dT%H:%M:%S|none]",
+            help="No item runs before this time, in UTC; `none` removes it.",
+        ),
+    ] = None,
     bulk_hours: Annotated[
         str | None, typer.Option(help=f"{_BULK_HOURS_HELP}; an empty text removes them.")
     ] = None,
 ) -> None:
-    """Change the deadline, priority or schedule of a job; print time of expiry and priority."""
+    """Change the deadline, priority or schedule of a job; print all of these that it has."""
     body = drop_none(
         completion_window=completion_window,
         priority=priority,
         expires_at=_utc_seconds(expires_at),
-        not_before=_utc_seconds(not_before),
+        not_before=_not_before_seconds(not_before),
         bulk_hours=bulk_hours,
     )
     if not body:
         raise typer.BadParameter("give at least one option", param_hint="--completion-window")
     batch = _post(client, job, "", body)
-    expires = datetime.fromtimestamp(batch.expires_at or 0, UTC).isoformat()
-    typer.echo(f"expires {expires} priority {extension_fields(batch)['priority']}")
+    typer.echo(_settings(batch))
 
 
 @app.command()
@@ -308,6 +313,32 @@ def seal(client: Client, job: IdArgument) -> None:
 def _utc_seconds(at: datetime | None) -> int | None:
     """Return a time given in UTC, in seconds since the epoch."""
     return None if at is None else int(at.replace(tzinfo=UTC).timestamp())
+
+
+def _not_before_seconds(text: str | None) -> int | None:
+    """Return a time given in UTC, in seconds since the epoch; 0, which removes it, for `none`."""
+    if text is None or text == "none":
+        return None if text is None else 0
+    try:
+        return _utc_seconds(datetime.strptime(text, "%Y-%m-%dT%H:%M:%S"))  # noqa: DTZ007
+    except ValueError:
+        message = "must be a time such as 2026-07-01T22:00:00, in UTC, or none"
+        raise typer.BadParameter(message, param_hint="--not-before") from None
+
+
+def _settings(batch: Batch) -> str:
+    """Return deadline, priority and schedule of a job."""
+    own = extension_fields(batch)
+    parts = [f"expires {_utc_text(batch.expires_at or 0)} priority {own['priority']}"]
+    if own.get("not_before"):
+        parts.append(f"not before {_utc_text(own['not_before'])}")
+    if own.get("bulk_hours"):
+        parts.append(f"bulk hours {own['bulk_hours']}")
+    return " ".join(parts)
+
+
+def _utc_text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _post(client: Client, job: str, action: str, body: dict[str, Any] | None = None) -> Batch:

@@ -59,18 +59,18 @@ def share_window(
     budget = window - load.outstanding
     allowed = _trickle(jobs, window, budget, plan) if plan.relegated else Counter[UUID]()
     budget -= allowed.total()
-    places = [plan.place(job) for job in jobs]
+    order_keys = [plan.order_key(job) for job in jobs]
     rank_max = math.inf
     if budget < grain:
         remaining = [n for n, job in enumerate(jobs) if job.remaining > allowed[job.job_id]]
-        lowest = min((places[n][0] for n in remaining), default=0)
-        lacking = _lacking_of_a_grain(jobs, places, load, grain, lowest)
+        lowest = min((order_keys[n][0] for n in remaining), default=0)
+        lacking = _lacking_of_a_grain(jobs, order_keys, load, grain, lowest)
         if lacking > budget:
             budget, rank_max = lacking, lowest
     queue = [
-        (*place, job.outstanding + allowed[job.job_id], position)
-        for position, (job, place) in enumerate(zip(jobs, places, strict=True))
-        if place[0] <= rank_max
+        (*key, job.outstanding + allowed[job.job_id], position)
+        for position, (job, key) in enumerate(zip(jobs, order_keys, strict=True))
+        if key[0] <= rank_max
     ]
     heapq.heapify(queue)
     while queue and budget > 0:
@@ -111,7 +111,7 @@ def _trickle(
 
 def _lacking_of_a_grain(
     jobs: Sequence[JobLoad],
-    places: Sequence[tuple[int, float]],
+    order_keys: Sequence[tuple[int, float]],
     load: TenantPoolLoad,
     grain: int,
     lowest: int,
@@ -121,9 +121,9 @@ def _lacking_of_a_grain(
     Other ranks may fill the window, and exceed it if the pool became slower in the meantime.
     """
     outstanding = sum(n for rank, n in load.outstanding_by_rank.items() if rank <= lowest)
-    for job, (job_rank, _) in zip(jobs, places, strict=True):  # a plan moves jobs between ranks
+    for job, (job_rank, _) in zip(jobs, order_keys, strict=True):  # a plan moves jobs between ranks
         outstanding += job.outstanding * ((job_rank <= lowest) - (job.rank <= lowest))
     if outstanding >= grain:
         return 0
-    first = [job for job, place in zip(jobs, places, strict=True) if place[0] == lowest]
+    first = [job for job, key in zip(jobs, order_keys, strict=True) if key[0] == lowest]
     return min(grain, sum(job.remaining for job in first))

@@ -45,10 +45,10 @@ class DeadlinePlan:
     urgent: Mapping[UUID, JobLoad] = field(default_factory=dict)
     relegated: Mapping[UUID, JobLoad] = field(default_factory=dict)
 
-    def place(self, job: JobLoad) -> tuple[int, float]:
+    def order_key(self, job: JobLoad) -> tuple[int, float]:
         """Return what orders the job among those of its tenant and pool: rank and deadline.
 
-        Jobs of one place share. The deadline is 0 except for urgent jobs.
+        Jobs with equal keys share. The deadline is 0 except for urgent jobs.
         """
         if job.priority == self.priority:
             if job.job_id in self.urgent:

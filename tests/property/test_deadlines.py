@@ -124,10 +124,10 @@ def test_urgent_jobs_are_in_the_order_of_their_deadlines() -> None:
     jobs = [job(1, 400, 1000), job(2, 850, 950), job(3, 50, 100), job(4, 100, 5000)]
     plan = plan_deadlines(jobs, supply(1.3))
     assert names(plan) == ([3, 2, 1], [])
-    places = [plan.place(one) for one in (jobs[2], jobs[1], jobs[0], jobs[3])]
-    assert places == sorted(places)
-    assert [place[0] for place in places] == [urgent_rank(5)] * 3 + [rank(5, 5000)]
-    assert plan.place(jobs[0]._replace(priority=6)) == (rank(6, 1000), 0.0)
+    order_keys = [plan.order_key(one) for one in (jobs[2], jobs[1], jobs[0], jobs[3])]
+    assert order_keys == sorted(order_keys)
+    assert [key[0] for key in order_keys] == [urgent_rank(5)] * 3 + [rank(5, 5000)]
+    assert plan.order_key(jobs[0]._replace(priority=6)) == (rank(6, 1000), 0.0)
 
 
 # A simulation in steps of one second; what is emitted in a step has run at its end.

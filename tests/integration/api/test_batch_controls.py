@@ -175,6 +175,7 @@ def test_a_deadline_may_be_extended_while_hours_are_closed(
     path = f"/v1/batches/{batch['id']}"
     later = ok(client.post(path, json={"completion_window": "2h"}))
     assert later["expires_at"] == batch["created_at"] + 2 * 3600
+    assert own(later)["opens_at"] > later["expires_at"]
     error = refused(client.post(path, json={"completion_window": "1h"}), 400)
     assert error["param"] == "completion_window"
 

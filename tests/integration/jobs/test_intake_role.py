@@ -218,7 +218,7 @@ def test_a_job_is_validated_at_once_and_emitted_from_its_time_on(
         assert site.scalar(is_later.join(jobs, jobs.c.id == waiting)) == waiting
 
 
-def test_a_job_that_cannot_end_in_time_steps_back_behind_one_that_can(
+def test_a_job_that_cannot_end_in_time_is_relegated_behind_one_that_can(
     site: Site,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
