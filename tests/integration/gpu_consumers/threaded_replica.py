@@ -46,6 +46,7 @@ class ScriptedEngine:
 
     concurrency = 10
     headroom = 0
+    bulk_concurrency = 10
     slots = SlotCounts(0, 0, 0)
 
     def __init__(self) -> None:
