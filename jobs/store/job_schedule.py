@@ -101,7 +101,7 @@ def checked_not_before(seconds: int | None) -> datetime | None:
         raise InvalidFieldError("Give seconds since the epoch.", param="not_before") from None
 
 
-@lru_cache(maxsize=1000)  # of the texts that cannot be read, so that each is logged once
+@lru_cache(maxsize=10_000)  # also of texts that cannot be read, so that each is logged once
 def _parsed(text: str) -> BulkHours | None:
     try:
         return parse_bulk_hours(text)
