@@ -11,13 +11,13 @@ from uuid import UUID
 from api.runtime.database import Database
 from api.runtime.shared_reads import SharedReads
 from core.clock import Clock
-from core.estimates.job_end import PoolEstimate
 from jobs.estimates.estimate_failures import EstimateFailures
 from jobs.estimates.job_eta import (
     PoolSnapshot,
     eta_of,
     is_running,
     job_block,
+    pool_snapshot,
     pool_view,
     waiting_of,
 )
@@ -31,7 +31,6 @@ from jobs.estimates.pool_work import (
     find_position,
     find_recent_jobs,
     find_tenant_jobs,
-    tenant_works,
 )
 from jobs.estimates.waiting_reasons import PoolView, WaitingReason
 
@@ -117,12 +116,7 @@ class JobEstimates:
         if snapshot is not None and built_s is not None and now_s - built_s < _ESTIMATE_S:
             return snapshot
         sums, recent = await self._sums.get(_ALL), await self._recent.get(_ALL)
-        state, of_pool = self.rates.state(pool, self.clock.monotonic_s()), sums.get(pool, {})
-        outstanding = sum(one.outstanding for one in of_pool.values())
-        estimate = None
-        if state.rate is not None:
-            estimate = PoolEstimate(tenant_works(pool, sums, recent), state.rate)
-        snapshot = PoolSnapshot(state, estimate, of_pool, outstanding)
+        snapshot = pool_snapshot(pool, self.rates.state(pool, now_s), sums, recent)
         self._pools = {key: one for key, one in self._pools.items() if now_s - one[0] < _ESTIMATE_S}
         self._pools[pool] = now_s, snapshot
         return snapshot

@@ -9,7 +9,14 @@ from uuid import UUID
 from core.estimates.job_end import JobEnd, PoolEstimate
 from core.states import JobState
 from jobs.estimates.pool_rates import PoolState
-from jobs.estimates.pool_work import JobPosition, TenantJobs, TenantSums
+from jobs.estimates.pool_work import (
+    JobPosition,
+    PoolSums,
+    RecentJobs,
+    TenantJobs,
+    TenantSums,
+    tenant_works,
+)
 from jobs.estimates.waiting_reasons import (
     ItemCounts,
     JobBlock,
@@ -41,6 +48,16 @@ class PoolSnapshot:
     outstanding: float = 0.0  # items of all tenants
     ends: dict[UUID, JobEnd] = field(default_factory=dict)
     """Those computed so far, by job: many requests for one job cost one computation."""
+
+
+def pool_snapshot(pool: str, state: PoolState, sums: PoolSums, recent: RecentJobs) -> PoolSnapshot:
+    """Return the pool as of what was read; without a rate, it has no estimate."""
+    of_pool = sums.get(pool, {})
+    outstanding = sum(one.outstanding for one in of_pool.values())
+    if state.rate is None:
+        return PoolSnapshot(state, None, of_pool, outstanding)
+    estimate = PoolEstimate(tenant_works(pool, sums, recent), state.rate)
+    return PoolSnapshot(state, estimate, of_pool, outstanding)
 
 
 def is_running(row: Any) -> bool:

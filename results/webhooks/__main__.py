@@ -142,7 +142,7 @@ def start_estimates(
     a minute. Another failure, such as a missing right, ends the thread and not the role.
     """
     rates = PoolRates()
-    watcher.estimate = ProgressEstimates(rates, clock).fields
+    watcher.start_estimates = ProgressEstimates(rates, clock).start_slice
     reader = TopicTailReader(kafka, CAPACITY, client_id=f"{name}-capacity", reset_to_earliest=False)
     thread = TailReaderThread(
         reader,

@@ -2,23 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.clock import Clock
-from core.estimates.job_end import PoolEstimate
-from jobs.estimates.job_eta import PoolSnapshot, eta_of, is_running, waiting_of
+from jobs.estimates.estimate_failures import EstimateFailures
+from jobs.estimates.job_eta import PoolSnapshot, eta_of, is_running, pool_snapshot, waiting_of
 from jobs.estimates.pool_rates import PoolRates
 from jobs.estimates.pool_work import (
     PoolSums,
     RecentJobs,
+    TenantJobs,
     find_pool_sums,
     find_position,
     find_recent_jobs,
     find_tenant_jobs,
-    tenant_works,
 )
 from jobs.store.batches import tenant_hours, with_counters
 from jobs.tables.jobs import jobs
@@ -26,7 +26,16 @@ from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 from topics.tail_readers.tail_reader_thread import decode_records
 
+K = TypeVar("K")
 V = TypeVar("V")
+
+EstimateOf: TypeAlias = Callable[[sa.Connection, UUID], Mapping[str, object]]
+"""Returns further fields of the progress message of a job."""
+
+SLICE_S: Final = 0.5
+"""Time of the estimates of one transaction."""
+
+_TIME_LIMIT: Final = sa.text("SELECT set_config('statement_timeout', :limit, true)")
 
 _SUMS_S: Final = 1.0
 _RECENT_S: Final = 60.0
@@ -58,22 +67,25 @@ class CapacityReports:
 
 
 @dataclass(slots=True)
-class _Cached(Generic[V]):
-    """What a query returned lately."""
+class _Cached(Generic[K, V]):
+    """What a query returned lately, by key."""
 
-    find: Callable[[sa.Connection], V]
+    find: Callable[[sa.Connection, K], V]
     age_s_max: float
     clock: Clock
-    _found: V | None = None
-    _due_s: float = float("-inf")
+    _found: dict[K, tuple[float, V]] = field(default_factory=dict)
 
-    def get(self, connection: sa.Connection) -> V:
+    def get(self, connection: sa.Connection, key: K) -> V:
         began_s = self.clock.monotonic_s()
-        if self._found is None or began_s >= self._due_s:
-            self._found = self.find(connection)
-            now_s = self.clock.monotonic_s()
-            self._due_s = now_s + max(self.age_s_max, _BUSY_SHARE_MAX * (now_s - began_s))
-        return self._found
+        due_s, found = self._found.get(key, (0.0, None))
+        if found is not None and began_s < due_s:
+            return found
+        self._found = {k: one for k, one in self._found.items() if began_s < one[0]}
+        found = self.find(connection, key)
+        now_s = self.clock.monotonic_s()
+        due_s = now_s + max(self.age_s_max, _BUSY_SHARE_MAX * (now_s - began_s))
+        self._found[key] = due_s, found
+        return found
 
 
 @dataclass(slots=True)
@@ -82,12 +94,49 @@ class ProgressEstimates:
 
     rates: PoolRates
     clock: Clock
-    _sums: _Cached[PoolSums] = field(init=False)
-    _recent: _Cached[RecentJobs] = field(init=False)
+    _sums: _Cached[None, PoolSums] = field(init=False)
+    _recent: _Cached[None, RecentJobs] = field(init=False)
+    _tenants: _Cached[UUID, TenantJobs] = field(init=False)
+    _failures: EstimateFailures = field(default_factory=EstimateFailures)
 
     def __post_init__(self) -> None:
-        self._sums = _Cached(find_pool_sums, _SUMS_S, self.clock)
-        self._recent = _Cached(find_recent_jobs, _RECENT_S, self.clock)
+        clock = self.clock
+        self._sums = _Cached(lambda one, _: find_pool_sums(one), _SUMS_S, clock)
+        self._recent = _Cached(lambda one, _: find_recent_jobs(one), _RECENT_S, clock)
+        self._tenants = _Cached(find_tenant_jobs, _SUMS_S, clock)
+
+    def start_slice(self) -> EstimateOf:
+        """Return the function that estimates the batches of one transaction.
+
+        Estimates that begin `SLICE_S` after this call are left out, with `eta` and `waiting`, so
+        that the transaction ends: it locks watches, and its snapshot delays vacuum.
+        """
+        end_s = self.clock.monotonic_s() + SLICE_S
+        return lambda connection, job_id: self._fields_until(end_s, connection, job_id)
+
+    def _fields_until(
+        self, end_s: float, connection: sa.Connection, job_id: UUID
+    ) -> Mapping[str, object]:
+        """Return `fields`, nothing after any failure; each statement ends at about `end_s`.
+
+        The savepoint is always rolled back: nothing is written, and the transaction goes on after a
+        failed statement and without the time limit. Raises only if the connection is lost.
+        """
+        left_s = end_s - self.clock.monotonic_s()
+        if left_s <= 0:
+            return {}
+        savepoint = connection.begin_nested()
+        try:
+            connection.execute(_TIME_LIMIT, {"limit": f"{max(1, round(1000 * left_s))}ms"})
+            return self.fields(connection, job_id)
+        except Exception as failure:
+            if connection.invalidated:
+                raise
+            self._failures.log(failure)
+            return {}
+        finally:
+            if not connection.invalidated:
+                savepoint.rollback()
 
     def fields(self, connection: sa.Connection, job_id: UUID) -> Mapping[str, object]:
         """Return `eta` and `waiting` of a batch, nothing if it has ended.
@@ -99,7 +148,7 @@ class ProgressEstimates:
         if row is None or not is_running(row) or row.pool is None:
             return {}
         pool = self._pool(connection, row.pool)
-        tenant_jobs = find_tenant_jobs(connection, row.tenant_id)
+        tenant_jobs = self._tenants.get(connection, row.tenant_id)
         position = find_position(connection, job_id)
         now_s = self.clock.wall_s()
         return {
@@ -108,10 +157,7 @@ class ProgressEstimates:
         }
 
     def _pool(self, connection: sa.Connection, pool: str) -> PoolSnapshot:
-        sums, state = self._sums.get(connection), self.rates.state(pool, self.clock.monotonic_s())
-        of_pool = sums.get(pool, {})
-        outstanding = sum(one.outstanding for one in of_pool.values())
-        if state.rate is None:
-            return PoolSnapshot(state, None, of_pool, outstanding)
-        works = tenant_works(pool, sums, self._recent.get(connection))
-        return PoolSnapshot(state, PoolEstimate(works, state.rate), of_pool, outstanding)
+        state = self.rates.state(pool, self.clock.monotonic_s())
+        sums = self._sums.get(connection, None)
+        recent = {} if state.rate is None else self._recent.get(connection, None)
+        return pool_snapshot(pool, state, sums, recent)

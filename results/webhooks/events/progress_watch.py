@@ -4,7 +4,7 @@ The counters serve as the outbox: the cursor of a watch moves in the transaction
 message, so each mark is announced once and a crash loses none, at no cost for the results writer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -25,6 +25,7 @@ from results.webhooks.events.messages import (
     job_message,
     shown_items,
 )
+from results.webhooks.events.progress_estimates import EstimateOf
 from results.webhooks.tables import webhook_watches
 
 _JOBS_MAX: Final = 200  # per transaction
@@ -80,8 +81,8 @@ class ProgressWatcher:
     pause_s: float  # between two `item.failed` messages of a job
     on_deliveries: Callable[[], None]
     is_stopping: Callable[[], bool] = lambda: False
-    estimate: Callable[[sa.Connection, UUID], Mapping[str, object]] = lambda *_: {}
-    """Returns further fields of the progress message of a job."""
+    start_estimates: Callable[[], EstimateOf] = lambda: lambda *_: {}
+    """Called for each transaction: returns what estimates the jobs in it."""
 
     def run_once(self) -> None:
         """Announce changes of each watched job once. Raises one of DATABASE_UNAVAILABLE.
@@ -116,9 +117,10 @@ class ProgressWatcher:
             connection, {w.tenant_id for w in watches}, {w.job_id for w in watches}
         )
         messages: list[WebhookMessage] = []
+        estimate = self.start_estimates()
         for watch in watches:
             changes: dict[str, Any] = {}
-            messages += self._progress(connection, watch, changes)
+            messages += _progress(connection, watch, changes, estimate)
             if watch.failed > watch.failed_count and watch.may_announce:
                 messages.append(_failed(connection, watch, changes))
             if watch.has_ended and changes.get("failed_count", watch.failed_count) >= watch.failed:
@@ -131,28 +133,29 @@ class ProgressWatcher:
                 )
         return record_messages(connection, messages, subscriptions)
 
-    def _progress(
-        self, connection: sa.Connection, watch: sa.Row[Any], changes: dict[str, Any]
-    ) -> list[WebhookMessage]:
-        if not watch.total_final:
-            return []  # the total may still grow, and a mark is announced only once
-        percents = crossed_percents(watch.percent, watch.ended_count, watch.total_count or 0)
-        if percents:
-            changes["percent"] = percents[-1]
-        counts = {
-            name: getattr(watch, name) for name in ("succeeded", "failed", "cancelled", "expired")
-        }
-        estimate = self.estimate(connection, watch.job_id) if percents else {}
-        return [
-            job_message(
-                (new_uuid(), PROGRESS),
-                watch.tenant_id,
-                watch.job_id,
-                watch.now_s,
-                {"percent": percent, "total": watch.total_count, **counts, **estimate},
-            )
-            for percent in percents
-        ]
+
+def _progress(
+    connection: sa.Connection, watch: sa.Row[Any], changes: dict[str, Any], estimate: EstimateOf
+) -> list[WebhookMessage]:
+    if not watch.total_final:
+        return []  # the total may still grow, and a mark is announced only once
+    percents = crossed_percents(watch.percent, watch.ended_count, watch.total_count or 0)
+    if percents:
+        changes["percent"] = percents[-1]
+    counts = {
+        name: getattr(watch, name) for name in ("succeeded", "failed", "cancelled", "expired")
+    }
+    estimated = estimate(connection, watch.job_id) if percents else {}
+    return [
+        job_message(
+            (new_uuid(), PROGRESS),
+            watch.tenant_id,
+            watch.job_id,
+            watch.now_s,
+            {"percent": percent, "total": watch.total_count, **counts, **estimated},
+        )
+        for percent in percents
+    ]
 
 
 def _failed(

@@ -11,7 +11,11 @@ from jobs.estimates.pool_rates import PoolRates
 from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters, jobs
 from results.webhooks.events.messages import ITEM_FAILED, PROGRESS
-from results.webhooks.events.progress_estimates import CapacityReports, ProgressEstimates
+from results.webhooks.events.progress_estimates import (
+    SLICE_S,
+    CapacityReports,
+    ProgressEstimates,
+)
 from results.webhooks.events.progress_watch import ProgressWatcher
 from results.webhooks.tables import webhook_watches
 from results.writer.day_partitions import DayPartitions
@@ -87,7 +91,7 @@ def watched(site: Site, *event_types: str, total: int = 100) -> Progressing:
 def test_progress_says_when_the_job_ends_and_why_items_wait(site: Site) -> None:
     job = watched(site, PROGRESS)
     clock, rates = ManualClock(wall_time_s=1000.0), PoolRates()
-    job.watcher.estimate = ProgressEstimates(rates, clock).fields
+    job.watcher.start_estimates = ProgressEstimates(rates, clock).start_slice
     pool = f"pool-{job.job_id.hex}"
     job.site.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(pool=pool))
     reports = CapacityReports(rates, clock)
@@ -106,6 +110,40 @@ def test_progress_says_when_the_job_ends_and_why_items_wait(site: Site) -> None:
     job.end(succeeded=25)
     job.watcher.run_once()
     assert job.message_bodies(PROGRESS)[-1]["eta"]["reason"] == "no_replica"
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT 1 / 0", "SELECT pg_sleep(60)", "SELECT missing FROM jobs"]
+)
+def test_progress_is_announced_without_an_estimate_that_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    def failing(connection: sa.Connection) -> None:
+        connection.execute(sa.text(statement))
+
+    monkeypatch.setattr("results.webhooks.events.progress_estimates.find_pool_sums", failing)
+    job = watched(site, PROGRESS)
+    site.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(pool="pool-small"))
+    job.watcher.start_estimates = ProgressEstimates(PoolRates(), ManualClock()).start_slice
+    job.end(succeeded=25)
+    job.watcher.run_once()
+    (body,) = job.message_bodies(PROGRESS)
+    assert body["percent"] == 25
+    assert not body.keys() & {"eta", "waiting"}
+
+
+def test_estimates_of_a_slice_have_a_time_limit(site: Site) -> None:
+    job = watched(site, PROGRESS)
+    site.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(pool="pool-small"))
+    clock = ManualClock()
+    estimate = ProgressEstimates(PoolRates(), clock).start_slice()
+    with site.engine.begin() as connection:
+        limits = [connection.scalar(sa.text("SHOW statement_timeout"))]
+        assert estimate(connection, job.job_id).keys() == {"eta", "waiting"}
+        limits.append(connection.scalar(sa.text("SHOW statement_timeout")))
+        clock.advance(SLICE_S)
+        assert estimate(connection, job.job_id) == {}
+    assert limits[0] == limits[1]  # that of the rest of the transaction is as before
 
 
 def test_each_progress_mark_is_announced_once(site: Site) -> None:
