@@ -16,6 +16,7 @@ from rich.progress import (
     SpinnerColumn,
     Task,
     TextColumn,
+    TimeRemainingColumn,
 )
 from rich.text import Text
 
@@ -40,13 +41,13 @@ class JobDisplay:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             _RateColumn(),
-            TextColumn("{task.fields[ends]}"),
+            EndColumn(compact=True),
             _OutcomesColumn(),
             TextColumn("{task.fields[waiting]}"),
             console=console,
             disable=not self._live,
         )
-        self._task = self._progress.add_task(label, total=None, job=None, waiting="", ends="")
+        self._task = self._progress.add_task(label, total=None, job=None, waiting="", ends=None)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -67,17 +68,31 @@ class JobDisplay:
                 completed=job.ended,
                 job=job,
                 waiting=waiting_text(extension_fields(batch).get("waiting") or {}),
-                ends=_end_text(extension_fields(batch)),
+                ends=end_text(extension_fields(batch)),
             )
         elif not self._quiet and job.state != self._state:
             sys.stderr.write(f"{batch.id} {job.state} {job.ended}/{job.total}\n")
         self._state = job.state
 
 
-def _end_text(extension: dict[str, Any]) -> str:
-    """Return the time of the expected end, as the server estimates it."""
-    at_s = (extension.get("eta") or {}).get("p50")
-    return "" if at_s is None else f"ends {datetime.fromtimestamp(at_s, UTC):%H:%M:%S} UTC"
+def end_text(extension: dict[str, Any]) -> str | None:
+    """Return the expected end that the server estimates, "" if it knows none.
+
+    None: it does not estimate, as servers of earlier releases.
+    """
+    eta = extension.get("eta")
+    if eta is None:
+        return None
+    return "" if eta.get("p50") is None else f"ends {time_text(eta['p50'])}"
+
+
+class EndColumn(TimeRemainingColumn):
+    """The `end_text` of a job; if it is None, the time left by the rate of the last seconds."""
+
+    def render(self, task: Task) -> Text:
+        """See `ProgressColumn`."""
+        ends: str | None = task.fields.get("ends")
+        return super().render(task) if ends is None else Text(ends)
 
 
 class _RateColumn(ProgressColumn):

@@ -6,12 +6,14 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import openai
 import pytest
 import typer
 from openai.types import Batch
+from rich.progress import Progress
 from typer.testing import CliRunner
 
 from cli.admin.webhook_commands import last_try_text, state_text
@@ -20,7 +22,9 @@ from cli.batch.batch_commands import metadata_pairs
 from cli.batch.dead_letter_commands import letter_fields, letter_row, merge_edits
 from cli.batch.job_display import (
     LIST_HEADERS,
+    EndColumn,
     JobDisplay,
+    end_text,
     estimate_rows,
     list_row,
     print_outcome,
@@ -93,6 +97,26 @@ def test_status_shows_the_first_validation_errors() -> None:
 
     assert errors[0] == "line 1: It is not JSON. (invalid_json_line)"
     assert errors[-1].startswith("and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("extension", "shown"),
+    [
+        ({"eta": {"p50": 90_000}}, "ends 1970-01-02T01:00:00+00:00"),
+        ({"eta": {"p50": None, "reason": "paused"}}, ""),
+        ({}, "00:20"),  # of a server of an earlier release: 40 items in 20 s, and 40 are left
+    ],
+)
+def test_the_end_is_the_estimated_one_or_follows_from_the_rate(
+    extension: dict[str, Any], shown: str
+) -> None:
+    now_s = 0.0
+    progress = Progress(EndColumn(compact=True), disable=True, get_time=lambda: now_s)
+    task_id = progress.add_task("batch_1", total=100, ends=end_text(extension))
+    progress.update(task_id, completed=20)
+    now_s = 20.0
+    progress.update(task_id, completed=60)
+    assert EndColumn(compact=True).render(progress.tasks[0]).plain == shown
 
 
 def test_display_without_terminal_writes_a_line_per_state_unless_quiet(
