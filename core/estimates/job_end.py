@@ -80,8 +80,8 @@ class PoolEstimate(Generic[K]):
     def _added_work(self, tenant: K, ahead: WorkAhead, remaining: float, at_s: float) -> AddedWork:
         """Return what new jobs receive before a job of `tenant` ends.
 
-        A new job of the same tenant receives as much as this one has left; those of another tenant
-        what its share leaves it beside its present work.
+        A new job of the same tenant receives as much as this one has left. New jobs of another
+        tenant receive what remains of that tenant's share after its present work.
         """
         received = ahead.to_end / self._tenants[tenant].weight
         added = AddedWork()
