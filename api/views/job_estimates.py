@@ -1,7 +1,7 @@
 """When a batch will end and why its items wait, computed when a client asks.
 
-One query each second tells the work of all pools, one the batches of a tenant, and one the position
-of a batch, however many requests there are.
+One query each second returns the work of all pools, one the batches of a tenant, and one the
+position of a batch, however many requests there are.
 """
 
 from dataclasses import dataclass, field
@@ -67,7 +67,9 @@ class JobEstimates:
         clock = self.clock
         self._sums = SharedReads(lambda _: across(find_pool_sums), clock)
         self._recent = SharedReads(lambda _: across(find_recent_jobs), clock, age_s_max=_RECENT_S)
-        self._tenants = SharedReads(lambda one: of_tenant(one, find_tenant_jobs, one), clock)
+        self._tenants = SharedReads(
+            lambda one: of_tenant(one, find_tenant_jobs, one, clock.wall_s()), clock
+        )
         self._positions = SharedReads(
             lambda key: of_tenant(key[0], find_position, key[1]), clock, keys_max=_JOBS_MAX
         )
@@ -100,7 +102,7 @@ class JobEstimates:
         position = await self._positions.get((row.tenant_id, row.id))
         now_s = self.clock.wall_s()
         return {
-            "eta": eta_of(row, jobs, pool, now_s),
+            "eta": eta_of(row, position, jobs, pool, now_s),
             "waiting": waiting_of(row, position, pool, now_s),
         }
 

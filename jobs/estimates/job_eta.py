@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from core.estimates.job_end import JobEnd, PoolEstimate
@@ -26,6 +26,7 @@ from jobs.estimates.waiting_reasons import (
 )
 from jobs.store.job_schedule import job_opening
 
+_WINDOWS_MAX: Final = 64  # of bulk hours that follow each other without a gap
 _OUTCOMES = ("succeeded", "failed", "cancelled", "expired")
 
 
@@ -102,24 +103,34 @@ def waiting_of(
     return waiting_histogram(counts, job_block(row, now_s), pool_view(row, pool))
 
 
-def eta_of(row: Any, jobs: TenantJobs, pool: PoolSnapshot, now_s: float) -> dict[str, object]:
+def eta_of(
+    row: Any, position: JobPosition, jobs: TenantJobs, pool: PoolSnapshot, now_s: float
+) -> dict[str, object]:
     """Return the `eta` of a running batch: every key, null where it cannot be told.
 
     `p50` and `p90` are seconds since the epoch, `queue_s` seconds from now. `reason` says why they
-    are null.
+    are null. A batch without an item left to run ends now; its copies get their rows at once.
     """
-    reason = _unknown_end(row, pool, now_s)
-    if reason is None and not (row.id in jobs.ahead and row.tenant_id in pool.sums):
+    has_items = _has_items(row, position)
+    reason = _unknown_end(row, position, pool, now_s, has_items=has_items)
+    if reason is None and has_items and not (row.id in jobs.ahead and row.tenant_id in pool.sums):
         reason = UnknownEnd.TOO_NEW
-    if reason is not None or pool.estimate is None:
+    if reason is not None:
         return _eta(reason=reason)
+    if not has_items:
+        if not row.sealed:
+            return _eta(queue_s=0.0, reason=UnknownEnd.NOT_SEALED)
+        return _eta(p50=round(now_s), p90=round(now_s), miss_probability=0.0, queue_s=0.0)
     end = pool.ends.get(row.id)
     if end is None:
+        assert pool.estimate is not None  # else the rate is not known
         work, ahead = jobs.works[row.id], jobs.ahead[row.id]
         end = pool.ends[row.id] = pool.estimate.job_end(row.tenant_id, ahead, work.remaining)
     queue_s = round(end.queue_s, 1)
     if not row.sealed:
         return _eta(queue_s=queue_s, reason=UnknownEnd.NOT_SEALED)
+    if position.emitted < row.total_count and _closes_before(row, now_s, now_s + end.p50_s):
+        return _eta(queue_s=queue_s, reason=WaitingReason.OFF_PEAK)
     return _eta(
         p50=round(now_s + end.p50_s),
         p90=round(now_s + end.p90_s),
@@ -128,10 +139,36 @@ def eta_of(row: Any, jobs: TenantJobs, pool: PoolSnapshot, now_s: float) -> dict
     )
 
 
-def _unknown_end(row: Any, pool: PoolSnapshot, now_s: float) -> StrEnum | None:
+def _has_items(row: Any, position: JobPosition) -> bool:
+    """Whether items of a batch are left that run; true also while their number is not known."""
+    if row.total_count is None:
+        return True
+    ended = sum(getattr(row, name) for name in _OUTCOMES)
+    return bool(row.total_count - ended > max(0, position.copies - row.copied))
+
+
+def _closes_before(row: Any, now_s: float, end_s: float) -> bool:
+    """Whether the hours of a batch, open now, close before a time."""
+    at_s, hours = now_s, (row.bulk_hours, row.tenant_bulk_hours)
+    for _ in range(_WINDOWS_MAX):
+        opening = job_opening(at_s, 0.0, hours)
+        if opening.opens_s:
+            return True
+        if opening.recheck_s >= end_s:
+            return False
+        at_s = opening.recheck_s
+    return False
+
+
+def _unknown_end(
+    row: Any, position: JobPosition, pool: PoolSnapshot, now_s: float, *, has_items: bool
+) -> StrEnum | None:
     if row.total_count is None or row.pool is None or (row.sealed and not row.total_final):
         return UnknownEnd.VALIDATING
-    if (block := job_block(row, now_s)) is not None:
+    if not has_items:
+        return None
+    block = job_block(row, now_s)
+    if block is not None and (block.holds_emitted or position.emitted < row.total_count):
         return block
     if not pool.state.has_replica:
         return WaitingReason.NO_REPLICA

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from core.estimates.tenant_queue import JobWork, WorkAhead, work_ahead
 from core.states import JobKind
 from jobs.expansion.job_loads import OPEN, loads_query
 from jobs.expansion.load_sums import JobLoad, tail_items
+from jobs.store.job_schedule import job_opening
 from jobs.tables.jobs import job_cursors, jobs
 from jobs.tables.retries import item_retries
 from storage.postgres.database_times import seconds
@@ -29,6 +31,7 @@ _OPEN_BATCH: Final = sa.and_(
     OPEN,
     jobs.c.kind == sa.literal_column("'batch'"),
     jobs.c.state == sa.literal_column("'in_progress'"),
+    sa.or_(jobs.c.not_before.is_(None), jobs.c.not_before <= sa.func.now()),
 )
 _LOADS: Final = loads_query(JobKind.BATCH).where(_OPEN_BATCH).subquery("loads")
 _OUTSTANDING: Final = sa.func.greatest(_LOADS.c.item_index - _LOADS.c.terminal, 0)
@@ -120,13 +123,20 @@ class TenantJobs:
     ahead: dict[UUID, WorkAhead] = field(default_factory=dict)
 
 
-def find_tenant_jobs(connection: sa.Connection, tenant_id: UUID) -> TenantJobs:
-    """Return the open batches of a tenant that have items left, with the work ahead of each."""
+def find_tenant_jobs(connection: sa.Connection, tenant_id: UUID, now_s: float) -> TenantJobs:
+    """Return the open batches of a tenant that have items left, with the work ahead of each.
+
+    Outside of the bulk hours of a batch or of the tenant, only its emitted items count. `now_s` is
+    in seconds since the epoch.
+    """
+    of_tenant = connection.scalar(sa.select(tenants.c.bulk_hours).where(tenants.c.id == tenant_id))
+    opens_s = lru_cache(lambda hours: job_opening(now_s, 0.0, (hours, of_tenant)).opens_s)
     query = loads_query(JobKind.BATCH).where(_OPEN_BATCH, jobs.c.tenant_id == tenant_id)
     by_pool: defaultdict[str, list[JobWork]] = defaultdict(list)
     for row in connection.execute(query):
         load = JobLoad(*row)
-        left = load.outstanding + max(0, load.total - load.emitted)
+        is_open = not opens_s(load.bulk_hours)
+        left = load.outstanding + (max(0, load.total - load.emitted) if is_open else 0)
         if left:
             work = JobWork(
                 load.job_id,

@@ -103,7 +103,9 @@ class ProgressEstimates:
         clock = self.clock
         self._sums = _Cached(lambda one, _: find_pool_sums(one), _SUMS_S, clock)
         self._recent = _Cached(lambda one, _: find_recent_jobs(one), _RECENT_S, clock)
-        self._tenants = _Cached(find_tenant_jobs, _SUMS_S, clock)
+        self._tenants = _Cached(
+            lambda one, tenant_id: find_tenant_jobs(one, tenant_id, clock.wall_s()), _SUMS_S, clock
+        )
 
     def start_slice(self) -> EstimateOf:
         """Return the function that estimates the batches of one transaction.
@@ -152,7 +154,7 @@ class ProgressEstimates:
         position = find_position(connection, job_id)
         now_s = self.clock.wall_s()
         return {
-            "eta": eta_of(row, tenant_jobs, pool, now_s),
+            "eta": eta_of(row, position, tenant_jobs, pool, now_s),
             "waiting": waiting_of(row, position, pool, now_s),
         }
 

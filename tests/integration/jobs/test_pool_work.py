@@ -47,6 +47,7 @@ def test_sums_are_of_open_batches_by_tenant(engine: sa.Engine, pool: str) -> Non
         for closed in (
             {"paused_at": NOW}, {"settled_at": NOW}, {"quarantined_until": NOW},
             {"close_reason": "cancelled"}, {"state": "completed"},
+            {"not_before": NOW + sa.text("interval '1 hour'")},
         ):  # fmt: skip
             add_open(connection, mine, pool, **closed)
         found = find_pool_sums(connection)[pool]
@@ -75,12 +76,40 @@ def test_a_tenants_jobs_have_the_work_ahead_of_them(engine: sa.Engine, pool: str
         late = add_open(connection, tenant_id, pool, priority=4)
         first = add_open(connection, tenant_id, pool, total_count=30, cursor={"item_index": 10})
         other = add_open(connection, add_tenant(connection), pool)
-        found = find_tenant_jobs(connection, tenant_id)
+        found = find_tenant_jobs(connection, tenant_id, 0.0)
     assert set(found.works) == {late, first}
     assert other not in found.ahead
     assert found.works[first].has_started
     assert found.ahead[first].to_end == 30
     assert (found.ahead[late].to_turn, found.ahead[late].to_end) == (30, 130)
+
+
+@pytest.mark.parametrize("of_tenant", [None, "02:00-03:00 UTC"])
+def test_outside_of_bulk_hours_only_emitted_items_count(
+    engine: sa.Engine, pool: str, of_tenant: str | None
+) -> None:
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        if of_tenant is not None:
+            hours = {"bulk_hours": of_tenant}
+            connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(hours))
+        closed = add_open(connection, tenant_id, pool, bulk_hours="01:00-02:00 UTC")
+        begun = add_open(
+            connection, tenant_id, pool, bulk_hours="01:00-02:00 UTC", cursor={"item_index": 40}
+        )
+        always = add_open(connection, tenant_id, pool)
+        add_open(connection, tenant_id, pool, not_before=NOW + sa.text("interval '1 hour'"))
+        at_night = find_tenant_jobs(connection, tenant_id, 1.5 * 3600.0).works
+        at_noon = find_tenant_jobs(connection, tenant_id, 12 * 3600.0).works
+    assert at_noon[begun].remaining == 40
+    assert closed not in at_noon
+    if of_tenant is None:
+        assert {job: work.remaining for job, work in at_night.items()} == {
+            closed: 100, begun: 100, always: 100,
+        }  # fmt: skip
+        assert at_noon[always].remaining == 100
+    else:
+        assert at_night.keys() == at_noon.keys() == {begun}
 
 
 def test_a_position_counts_scheduled_retries(engine: sa.Engine, pool: str) -> None:
