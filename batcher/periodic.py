@@ -8,7 +8,7 @@ from batcher import metrics
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.faust_app.request_stream import RequestStream, group_of
 from batcher.inbound.record_handler import RecordHandler
-from batcher.outbound.capacity_reader import DemandPublisher
+from batcher.outbound.demand_publisher import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
 from batcher.outbound.service_publisher import ServicePublisher
 from batcher.policy.credits import CreditLedger

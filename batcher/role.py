@@ -19,9 +19,9 @@ from batcher.inbound.record_handler import RecordHandler
 from batcher.inbound.redelivered_items import FindFinishedItems
 from batcher.inbound.unreadable_records import send_unreadable
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
-from batcher.outbound.capacity_reader import CapacityReader, DemandPublisher
+from batcher.outbound.capacity_reader import capacity_reader, grant_reader
+from batcher.outbound.demand_publisher import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
-from batcher.outbound.grant_reader import GrantReader
 from batcher.outbound.record_reader import RecordReader
 from batcher.outbound.service_publisher import ServicePublisher
 from batcher.periodic import PeriodicTasks
@@ -140,13 +140,13 @@ class Batcher:
         self._callers: CallerHeartbeatReader | None = None  # None: this class has no online calls
         if job_class == "interactive":
             self._callers = CallerHeartbeatReader(kafka, client_id=client_id, clock=clock)
-        self._capacity_reader = CapacityReader(
+        self._capacity_reader = capacity_reader(
             kafka,
             client_id=client_id,
             on_capacity=partial(self._call_from_thread, self._record_capacity),
             on_failure=partial(self._call_from_thread, self.on_failure),
         )
-        self._grant_reader = GrantReader(
+        self._grant_reader = grant_reader(
             kafka,
             job_class,
             client_id=client_id,
@@ -341,8 +341,8 @@ class Batcher:
             self._controls.start(timeout_s)
             if self._callers is not None:
                 self._callers.start(timeout_s)
-            self._capacity_reader.start(timeout_s)
-            self._grant_reader.start(timeout_s)
+            self._capacity_reader.start_at_end(timeout_s)
+            self._grant_reader.start_at_end(timeout_s)
             self._service_reader.start()
             self._usage_reader.start()
             self._stream.remove_predecessor()

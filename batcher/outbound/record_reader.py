@@ -1,6 +1,6 @@
 """Reads records of one kind that other roles repeat, from the topic's present end on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from topics.records.catalogue import Topic
@@ -14,9 +14,9 @@ R = TypeVar("R", bound=Record)
 
 
 class RecordReader(Generic[R]):
-    """A thread that reads a topic. The batcher works without its records, less fairly."""
+    """A thread that reads a topic from its present end on."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each one is an option
         self,
         settings: KafkaSettings,
         topic: Topic,
@@ -25,24 +25,56 @@ class RecordReader(Generic[R]):
         client_id: str,
         on_records: Callable[[list[R]], None],
         on_failure: Callable[[Exception], None],
+        newest_of: Callable[[R], Hashable] | None = None,
+        partitions: Sequence[int] | None = None,
+        poll_interval_s: float = 0.0,
     ) -> None:
-        """Both callbacks run in the thread. Records of a newer release are a failure."""
-        self._kind, self._on_records = kind, on_records
-        tail = TopicTailReader(
-            settings, topic, client_id=f"{client_id}-{topic.name}", reset_to_earliest=False
+        """Both callbacks run in the thread. Records of a newer release are a failure.
+
+        With `newest_of`, `on_records` gets the newest record of each key that it returns. For
+        `partitions` and `poll_interval_s` see `TopicTailReader`.
+        """
+        self._kind, self._on_records, self._newest_of = kind, on_records, newest_of
+        self._tail = TopicTailReader(
+            settings,
+            topic,
+            client_id=f"{client_id}-{topic.name}",
+            partitions=partitions,
+            reset_to_earliest=False,
+            poll_interval_s=poll_interval_s,
         )
         self._thread = TailReaderThread(
-            tail, self._read_records, name=f"{topic.name}-tail", on_failure=on_failure
+            self._tail, self._read_records, name=f"{topic.name}-tail", on_failure=on_failure
         )
 
     def start(self) -> None:
         """Read as soon as Kafka is available."""
         self._thread.start_at_end()
 
+    def start_at_end(self, timeout_s: float) -> None:
+        """Read from the present end, once it is known. Raises KafkaUnavailableError."""
+        self._tail.seek_to_end(timeout_s)
+        self._thread.start()
+
     def stop(self) -> None:
         """Stop reading."""
         self._thread.stop()
 
     def _read_records(self, records: list[ReceivedRecord]) -> None:
-        if found := [record for _, record in decode_records(self._kind, records) if record]:
+        if found := decoded(self._kind, records, self._newest_of):
             self._on_records(found)
+
+
+def decoded(
+    kind: type[R],
+    records: Iterable[ReceivedRecord],
+    newest_of: Callable[[R], Hashable] | None = None,
+) -> list[R]:
+    """Return the readable records, of those with the same key the newest; without keys, all.
+
+    Raises SchemaTooNewError.
+    """
+    found = [record for _, record in decode_records(kind, records) if record is not None]
+    if newest_of is None:
+        return found
+    return list({newest_of(record): record for record in found}.values())

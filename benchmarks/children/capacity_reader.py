@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from api.online.admit.admission import PoolStates
-from batcher.outbound.capacity_reader import CapacityReader
-from batcher.outbound.grant_reader import GrantReader
+from batcher.outbound.capacity_reader import capacity_reader, grant_reader
 from batcher.policy.credits import CreditLedger
 from benchmarks.children.capacity_load import BATCHERS
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
@@ -116,21 +115,21 @@ async def read_as_batcher(
     def call(record: Callable[[list[Any]], None], records: list[Any]) -> None:
         loop.call_soon_threadsafe(record, records)
 
-    capacity_reader = CapacityReader(
+    capacities = capacity_reader(
         kafka,
         client_id="batcher",
         on_capacity=lambda capacities: call(record_capacity, capacities),
         on_failure=_raise,
     )
-    grant_reader = GrantReader(
+    grants = grant_reader(
         kafka,
         "bulk",
         client_id="batcher",
         on_grants=lambda grants: call(record_grants, grants),
         on_failure=_raise,
     )
-    capacity_reader.start(START_S_MAX)
-    grant_reader.start(START_S_MAX)
+    capacities.start_at_end(START_S_MAX)
+    grants.start_at_end(START_S_MAX)
     await asyncio.to_thread(measure)
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.unreadable_records import failed_outcomes, send_unreadable
-from batcher.outbound import capacity_reader
+from batcher.outbound import record_reader
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender, batch_headers, merge_chunks
-from batcher.outbound.capacity_reader import CapacityReader, latest_capacities
+from batcher.outbound.capacity_reader import capacity_reader, replica_and_class
+from batcher.outbound.record_reader import decoded
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of, chunk_bytes
 from batcher.queueing.queues import Queues
 from core.limits import RECORD_BYTES_MAX
@@ -189,7 +190,8 @@ def test_latest_capacity_of_each_replica_and_class_counts() -> None:
     torn = ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
     gone = ReceivedRecord("capacity", 0, 0, None, [], None, 0)
     first = [of_replica("a", 1), of_replica("b", 2), of_replica("a", 4, "interactive")]
-    found = latest_capacities([*first, torn, gone, of_replica("a", 3)])
+    records = [*first, torn, gone, of_replica("a", 3)]
+    found = decoded(Capacity, records, replica_and_class)
     assert {(c.replica_id, c.job_class): c.granted["b"] for c in found} == {
         ("a", "bulk"): 3,
         ("b", "bulk"): 2,
@@ -200,10 +202,10 @@ def test_latest_capacity_of_each_replica_and_class_counts() -> None:
 def test_failure_of_the_capacity_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, object] = {}
     monkeypatch.setattr(
-        capacity_reader, "TailReaderThread", lambda *_, **given: options.update(given)
+        record_reader, "TailReaderThread", lambda *_, **given: options.update(given)
     )
     told: list[Exception] = []
-    CapacityReader(
+    capacity_reader(
         KafkaSettings(bootstrap_servers="127.0.0.1:1"),
         client_id="t",
         on_capacity=lambda _: None,
