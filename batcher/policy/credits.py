@@ -45,7 +45,7 @@ class ReplicaCredit:
         return self.free >= max(1, self.capacity.concurrency)
 
     def rank(self, now_s: float) -> Rank:
-        """Return the replica's place among those with credit; lower ranks get batches first.
+        """Return the order of the replica among those with credit; lower ranks get batches first.
 
         First come replicas that run no suspect items, are not late, and have sufficient credit:
         little credit must not attract a batch, whose items would wait although another replica has

@@ -161,7 +161,7 @@ class PoolQueue:
     def correct(self, tenant_id: UUID, correction: float) -> None:
         """Charge a tenant for what its items used beyond their estimates; a refund if negative.
 
-        At most what was charged here is refunded: the estimates may be those of a process before.
+        It refunds at most what this process has charged: another process may have charged the rest.
         """
         if not math.isfinite(correction):
             return
