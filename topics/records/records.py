@@ -61,6 +61,7 @@ class Item(Record, frozen=True):
     offset: int = 0  # of the whole line in the input file, bytes
     length: int = 0  # of the line; non-zero only when it travels by reference
     output_token_count: int = 0  # of the estimate, the output that is expected
+    prefix_group: int = 0  # number of the job's prefix group that the prompt is in; 0: none
 
 
 class Chunk(Record, frozen=True):
@@ -71,6 +72,7 @@ class Chunk(Record, frozen=True):
     redelivered: bool = False  # read a second time by a batcher: may have been dispatched before
     waited_s: float = 0.0  # in the batcher, from arrival to dispatch; set in a batch
     charged: float | None = None  # weighted tokens that the batcher charged for it; set in a batch
+    position: int | None = None  # of the first item in the job's order; None: its index
 
 
 class Batch(Record, frozen=True):
