@@ -13,6 +13,7 @@ from chaos.drills import (
     idempotency,
     lost_leases,
     newcomers,
+    overload,
     poison_items,
     pool_isolation,
     postgres_loss,
@@ -135,6 +136,7 @@ SUITES: Final = (
         name="pools",
         build_spec=_pools,
         drills=(
+            DrillSpec("overload", overload.run, {"P14"}, rounds=(1, 1)),
             DrillSpec("newcomers", newcomers.run, {"P15"}, rounds=(1, 1)),
             DrillSpec("pools", pool_isolation.run, {"P15"}, rounds=(1, 1)),
         ),

@@ -47,8 +47,15 @@ CONCURRENCY: Final = 32
 whether it has work, and not how busy the machine is."""
 
 _SLOW_TEXT: Final = "SLOW-ITEM"
-FAULTS: Final = json.dumps([{"contains": _SLOW_TEXT, "fault": "slow", "slow_s": SLOW_ITEM_S}])
-"""Faults of the simulated engine."""
+CALL_TEXT: Final = "CALL-OF-A-SECOND"
+CALL_S: Final = 1.0
+FAULTS: Final = json.dumps(
+    [
+        {"contains": text, "fault": "slow", "slow_s": round(seconds - LATENCY_MS / 1000, 3)}
+        for text, seconds in ((_SLOW_TEXT, SLOW_ITEM_S), (CALL_TEXT, CALL_S))
+    ]
+)
+"""Faults of the simulated engine: items with these texts take these seconds."""
 
 ITEMS: Final = 250_000
 """More than run while the rate is measured; the rest is cancelled."""

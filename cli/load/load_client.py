@@ -11,7 +11,7 @@ import ssl
 import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -44,6 +44,7 @@ class TimedCall:
     event_count: int = 0  # events of a stream, without `[DONE]` and errors
     is_done: bool = False  # the stream ended with `[DONE]`
     error: str = ""  # why the call failed: the status and the code of the error
+    retry_after: str = ""  # the header of the response
 
     @property
     def latency_s(self) -> float:
@@ -59,17 +60,20 @@ class TimedCall:
 class LoadTarget:
     """The server and the request of a measurement; every call sends the same bytes."""
 
-    def __init__(self, url: str, key: str, body: bytes) -> None:
-        """POST `body` as JSON to `url`, with `key` as the bearer token."""
+    def __init__(
+        self, url: str, key: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """POST `body` as JSON to `url`, with `key` as the bearer token and more `headers`."""
         parts = urlsplit(url)
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.hostname or ""
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         head = (
             f"POST {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
             f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
-            f"Accept: */*\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"Accept: */*\r\n{more}Content-Length: {len(body)}\r\n\r\n"
         )
         self.request = head.encode() + body
 
@@ -145,6 +149,8 @@ class LoadConnection(asyncio.Protocol):
         """See `httptools`."""
         if name.lower() == b"content-type":
             self._is_stream = value.startswith(b"text/event-stream")
+        elif name.lower() == b"retry-after":
+            self._call.retry_after = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         """See `httptools`."""
