@@ -130,7 +130,7 @@ class Batcher:
 
         kafka, clock, job_class = deps.kafka, deps.clock, settings.job_class
         identity = BatcherIdentity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
-        client_id = identity.batcher_id
+        client_id = self._batcher_id = identity.batcher_id
         linger_ms = 1000 * STICKY_S if job_class == "bulk" else 0
         self._producer = RecordProducer(
             kafka, client_id=client_id, linger_ms=linger_ms, waits_for_partitions=True
@@ -382,7 +382,7 @@ class Batcher:
     def _apply_usage(self, reports: list[UsageReport]) -> None:
         for report in reports:
             if report.job_class == self._settings.job_class:
-                charge_corrections(self._queues, report)
+                charge_corrections(self._queues, report, batcher_id=self._batcher_id)
 
     def _report_unreadable(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
         sent = send_unreadable(self._producer, self._dead_letters, record, on_delivery)

@@ -104,6 +104,12 @@ class TenantQueue:
         self._counters.charge(job_id, service_cost(tokens))
         self._update_order(job_id, self._jobs[job_id])
 
+    def correct(self, job_id: UUID, correction: float) -> None:
+        """Charge a job that is here for tokens beyond the estimates; a refund if negative."""
+        if (queue := self._jobs.get(job_id)) is not None:
+            self._counters.charge(job_id, correction)
+            self._update_order(job_id, queue)
+
     def update_ranks(self, rank: Callable[[JobRef], int]) -> None:
         """Compute the rank of every job again."""
         for job_id, queue in self._jobs.items():
@@ -168,6 +174,14 @@ class PoolQueue:
         correction = max(correction, -self.charges.served(tenant_id))
         if self.counters.charge_if_known(tenant_id, correction):
             self.charges.add(tenant_id, correction)
+
+    def correct_job(self, tenant_id: UUID, job_id: UUID, correction: float) -> None:
+        """Charge a job for tokens beyond the estimates of this batcher; a refund if negative."""
+        if not math.isfinite(correction):
+            return
+        for queue in self.batch_keys.values():
+            if (tenant := queue.tenants.get(tenant_id)) is not None:
+                tenant.correct(job_id, correction)
 
     def next_tenant(self, queue: BatchKeyQueue) -> UUID:
         """Return the tenant of `queue` that the pool served least."""

@@ -49,11 +49,18 @@ def charge_remote_service(queues: Queues, services: Iterable[RemoteService]) -> 
             pool.charge_remote(tenant_id, service)
 
 
-def charge_corrections(queues: Queues, report: UsageReport) -> None:
-    """Charge tenants for what their items used at a replica beyond the estimates."""
-    if (pool := queues.pools.get(report.pool)) is not None:
-        for one in report.tenants:
-            pool.correct(one.tenant_id, one.correction)
+def charge_corrections(queues: Queues, report: UsageReport, *, batcher_id: str) -> None:
+    """Charge tenants for what their items used at a replica beyond the estimates.
+
+    Jobs are charged, too, if their items were dispatched by the batcher `batcher_id`, this one.
+    """
+    if (pool := queues.pools.get(report.pool)) is None:
+        return
+    for one in report.tenants:
+        pool.correct(one.tenant_id, one.correction)
+    for job in report.jobs:
+        if job.batcher_id == batcher_id:
+            pool.correct_job(job.tenant_id, job.job_id, job.correction)
 
 
 def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> dict[str, float]:

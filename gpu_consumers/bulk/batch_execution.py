@@ -79,7 +79,8 @@ class BatchExecution:
                 items += [(part.job, item) for item in part.items]
                 token_charges += charges
             else:
-                self.capacity.usage.settle(part.job, [(None, charge) for charge in charges])
+                ended = [(None, charge) for charge in charges]
+                self.capacity.usage.settle(part.job, ended, batcher_id=batch.batcher_id)
         total = sum(len(part.items) for part in batch.parts)
         metrics.BATCH_ITEMS.observe(total)
         self.capacity.record_arrival(batch, total)
@@ -288,7 +289,8 @@ class BatchExecution:
             return
         for job, of_job in group_by_job(run.items, positions):
             ended = [(run.answers.get(p), run.token_charges[p]) for p in of_job]
-            self.capacity.usage.settle(job, ended)
+            batcher_id = run.delivered.batch.batcher_id
+            self.capacity.usage.settle(job, ended, batcher_id=batcher_id)
 
     def _release_unanswered(self, run: BatchRun, positions: Sequence[int]) -> None:
         """Release the credit of dropped items: the rest of their batch may run for long."""

@@ -289,6 +289,15 @@ class TenantUsage(Record, frozen=True):
     correction: float  # weighted tokens divided by the tenant's weight
 
 
+class JobUsage(Record, frozen=True):
+    """What items of one job used, less what one batcher charged the job for them."""
+
+    batcher_id: str
+    tenant_id: UUID
+    job_id: UUID
+    correction: float  # weighted tokens
+
+
 class UsageReport(Record, frozen=True):
     """What ended at a replica since its last report (`usage`, keyed by replica and class)."""
 
@@ -296,6 +305,7 @@ class UsageReport(Record, frozen=True):
     pool: str
     job_class: str
     tenants: list[TenantUsage]
+    jobs: list[JobUsage] = []
 
 
 class JobEvent(Record, frozen=True):

@@ -1,6 +1,8 @@
 """Goal: queues report what tenants were served, and charge what other batchers served."""
 
 from collections import Counter
+from collections.abc import Callable
+from operator import attrgetter
 from uuid import UUID
 
 import pytest
@@ -22,6 +24,7 @@ from tests.unit.batcher.builders import buffered, job_ref
 from topics.records.records import (
     Item,
     JobRef,
+    JobUsage,
     ServiceReport,
     TenantService,
     TenantUsage,
@@ -46,13 +49,15 @@ def add(queues: Queues, job: JobRef, count: int, first: int = 0) -> None:
     queues.add(buffered(job, range(first, first + count)), now_s=0.0)
 
 
-def pop(queues: Queues, count: int) -> Counter[UUID]:
-    """Return how many items of each tenant are dispatched next, one at a time."""
+def pop(
+    queues: Queues, count: int, owner: Callable[[JobRef], UUID] = attrgetter("tenant_id")
+) -> Counter[UUID]:
+    """Return how many items of each tenant or job are dispatched next, one at a time."""
     found: Counter[UUID] = Counter()
     for _ in range(count):
         (queue,) = queues.pools["p"].batch_keys.values()
         (chunk,) = queues.pop_batch(queue, item_count_max=1, token_count_max=10**9)
-        found[chunk.job.tenant_id] += 1
+        found[owner(chunk.job)] += 1
     return found
 
 
@@ -122,8 +127,8 @@ def test_a_tenant_that_used_more_than_its_estimates_waits_for_the_others() -> No
     queues = queues_with((job_of(LIGHT), 100), (job_of(HEAVY), 100))
     assert pop(queues, 4) == {LIGHT: 2, HEAVY: 2}
     tenants = [TenantUsage(HEAVY, 100.0), TenantUsage(UUID(int=99), 5.0)]
-    charge_corrections(queues, UsageReport("r", "p", "bulk", tenants))
-    charge_corrections(queues, UsageReport("r", "another", "bulk", tenants))
+    charge_corrections(queues, UsageReport("r", "p", "bulk", tenants), batcher_id="b")
+    charge_corrections(queues, UsageReport("r", "another", "bulk", tenants), batcher_id="b")
     assert pop(queues, 10) == {LIGHT: 10}
     assert report_service(queues)["p"][0].served == 12 * 10  # corrections are not reported twice
 
@@ -142,13 +147,41 @@ def test_no_more_is_refunded_than_was_charged_here() -> None:
     queues = queues_with((job_of(LIGHT), 100), (job_of(HEAVY), 100))
     assert pop(queues, 4) == {LIGHT: 2, HEAVY: 2}
     refund = UsageReport("r", "p", "bulk", [TenantUsage(HEAVY, -1e9)])
-    charge_corrections(queues, refund)
-    charge_corrections(queues, refund)
+    charge_corrections(queues, refund, batcher_id="b")
+    charge_corrections(queues, refund, batcher_id="b")
     assert pop(queues, 12) == {LIGHT: 5, HEAVY: 7}  # two are refunded, once
 
 
 @pytest.mark.parametrize("correction", [float("nan"), float("inf"), float("-inf")])
 def test_a_correction_that_is_no_number_is_ignored(correction: float) -> None:
     queues = queues_with((job_of(LIGHT), 100), (job_of(HEAVY), 100))
-    charge_corrections(queues, UsageReport("r", "p", "bulk", [TenantUsage(HEAVY, correction)]))
+    report = UsageReport(
+        "r",
+        "p",
+        "bulk",
+        [TenantUsage(HEAVY, correction)],
+        [JobUsage("b", HEAVY, job_of(HEAVY).job_id, correction)],
+    )
+    charge_corrections(queues, report, batcher_id="b")
     assert pop(queues, 4) == {LIGHT: 2, HEAVY: 2}
+
+
+@pytest.mark.parametrize(
+    ("batcher_id", "served"),
+    [("b", (10, 0)), ("another", (5, 5))],
+    ids=["charged here", "charged by another batcher"],
+)
+def test_a_job_is_charged_what_its_items_used(batcher_id: str, served: tuple[int, int]) -> None:
+    """The jobs of a tenant share by tokens used, not by estimates."""
+    modest, greedy = (job_ref(number, tenant_id=LIGHT, pool="p") for number in (1, 2))
+    queues = queues_with((modest, 100), (greedy, 100))
+    assert pop(queues, 4, attrgetter("job_id")) == {modest.job_id: 2, greedy.job_id: 2}
+    jobs = [
+        JobUsage(batcher_id, LIGHT, greedy.job_id, 100.0),
+        JobUsage(batcher_id, LIGHT, UUID(int=99), 5.0),
+        JobUsage(batcher_id, HEAVY, greedy.job_id, 5.0),
+    ]
+    charge_corrections(queues, UsageReport("r", "p", "bulk", [], jobs), batcher_id="b")
+    assert pop(queues, 10, attrgetter("job_id")) == +Counter(
+        {modest.job_id: served[0], greedy.job_id: served[1]}
+    )

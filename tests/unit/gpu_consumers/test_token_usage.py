@@ -9,12 +9,12 @@ import pytest
 from core.compute import OUTPUT_WEIGHT_PRIOR
 from core.states import CloseReason
 from gpu_consumers.engines.engine import EngineAnswer, OnAnswer
-from gpu_consumers.flow_control.token_usage import TENANTS_MAX, item_charges
+from gpu_consumers.flow_control.token_usage import JOBS_MAX, TENANTS_MAX, item_charges
 from gpu_consumers.inflight.batch_run import BatchAbortReason
 from tests.unit.gpu_consumers.fakes import FaultyEngine, run_loop
 from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
 from topics.records.catalogue import USAGE
-from topics.records.records import Batch, Chunk, Item, JobControl
+from topics.records.records import Batch, Chunk, Item, JobControl, JobUsage
 
 CHARGED = 300.0
 
@@ -56,6 +56,27 @@ async def test_a_tenant_is_charged_the_tokens_that_its_items_used(weight: int) -
     assert corrections(replica) == {
         batch.parts[0].job.tenant_id: pytest.approx((used - CHARGED) / weight)
     }
+
+
+async def test_the_batcher_that_charged_a_job_is_told_what_the_job_used() -> None:
+    batch = charged_batch(b"{}", b"{}", weight=3)
+    replica = await run(batch)
+    replica.capacity.usage.publish()
+    (report,) = replica.log.usage
+    job, used = batch.parts[0].job, 2 * (40 + OUTPUT_WEIGHT_PRIOR * 25)
+    assert report.jobs == [JobUsage(batch.batcher_id, job.tenant_id, job.job_id, used - CHARGED)]
+
+
+async def test_jobs_beyond_one_report_are_in_the_next_one() -> None:
+    job = charged_batch(b"{}").parts[0].job
+    replica = BulkReplica()
+    for number in range(JOBS_MAX + 1):
+        one = msgspec.structs.replace(job, job_id=UUID(int=number))
+        replica.capacity.usage.settle(one, [(None, 1.0)], batcher_id="b")
+    replica.capacity.usage.publish()
+    replica.capacity.usage.publish()
+    replica.capacity.usage.publish()
+    assert [len(report.jobs) for report in replica.log.usage] == [JOBS_MAX, 1]
 
 
 async def test_a_correction_is_reported_once() -> None:
@@ -190,3 +211,11 @@ async def test_the_second_delivery_of_a_completed_call_is_refunded() -> None:
     replica.start_batch(charged_call())
     await replica.wait_ended()
     assert [*corrections(replica).values()] == [pytest.approx(-CHARGED)]
+
+
+async def test_an_online_call_is_charged_to_no_job() -> None:
+    replica = OnlineReplica()
+    await replica.complete(charged_call())
+    replica.capacity.usage.publish()
+    (report,) = replica.log.usage
+    assert (len(report.tenants), report.jobs) == (1, [])
