@@ -1,0 +1,1 @@
+"""Content-addressed descriptions of model versions, and the files that they list."""
