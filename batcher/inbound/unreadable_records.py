@@ -8,12 +8,12 @@ import logging
 from math import isfinite
 
 from core.errors import RecordUnreadableError
-from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
+from core.limits import ATTEMPT_MAX, NUMBER_MAX
 from core.outcomes import Outcome
 from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import RESULTS
-from topics.records.codec import ItemRange, decode, encode, item_range, job_headers, kind_headers
+from topics.records.codec import NamedItems, decode, encode, job_headers, kind_headers, named_items
 from topics.records.partitioner import job_partition
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
@@ -51,20 +51,16 @@ def send_unreadable(
 ) -> int:
     """Fail the record's items and keep a copy; return how many deliveries will be reported.
 
-    `letters` may send the copy later.
-    Items fail only if the headers name a range that one chunk can fill. A wider range has gaps
-    whose items may be in other chunks; re-emission finds the lost ones (delivery rule 7).
+    `letters` may send the copy later. Items fail only if the headers name no more than one chunk
+    can hold; re-emission finds the others (delivery rule 7).
     """
     where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     _LOG.error("unreadable record", extra=where)
     letters.send(record, code=_ERROR.code, on_delivery=on_delivery)
     try:
-        named = item_range(record.headers)
+        named = named_items(record.headers)
     except RecordUnreadableError:
         _LOG.error("its headers name no items", extra=where)
-        return 1
-    if not 0 <= named.last_index - named.first_index < CHUNK_ITEMS_MAX:
-        _LOG.error("its headers name a range with gaps", extra=where)
         return 1
     outcomes = failed_outcomes(named, dict(record.headers))
     producer.send(
@@ -78,7 +74,7 @@ def send_unreadable(
     return 2
 
 
-def failed_outcomes(named: ItemRange, headers: dict[str, bytes]) -> Outcomes:
+def failed_outcomes(named: NamedItems, headers: dict[str, bytes]) -> Outcomes:
     """Return a failure for every item that the headers name; fields without a header are empty.
 
     Tools that copy records may write null headers.
@@ -110,7 +106,7 @@ def failed_outcomes(named: ItemRange, headers: dict[str, bytes]) -> Outcomes:
             error_message=_ERROR.__doc__,
             attempt=attempt if 1 <= attempt <= ATTEMPT_MAX else 1,
         )
-        for index in range(named.first_index, named.last_index + 1)
+        for index in named.indexes
     ]
     return Outcomes(job, items)
 

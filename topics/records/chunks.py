@@ -14,19 +14,15 @@ from topics.records.records import Chunk, Item, JobRef
 
 
 def split_into_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Split items into chunks of consecutive indexes, within the limits of items and bytes.
+    """Split items into chunks within the limits of items and bytes, in the order that they have.
 
-    Indexes must be consecutive because a chunk's headers name a range: when the value cannot be
-    read, every index in the range fails. An item by reference counts with the bytes of its line, so
-    it gets a chunk of its own.
+    An item by reference counts with the bytes of its line, so it gets a chunk of its own.
     """
     chunk: list[Item] = []
     bytes_left = CHUNK_BYTES_MAX
     for item in items:
         size = item.length or len(item.body)
-        if chunk and (
-            size > bytes_left or len(chunk) == CHUNK_ITEMS_MAX or item.index != chunk[-1].index + 1
-        ):
+        if chunk and (size > bytes_left or len(chunk) == CHUNK_ITEMS_MAX):
             yield chunk
             chunk, bytes_left = [], CHUNK_BYTES_MAX
         chunk.append(item)
@@ -75,11 +71,12 @@ def partitions_own_first(chunk: Chunk, job_class: str) -> list[int]:
 def chunk_partition(chunk: Chunk, job_class: str) -> int:
     """Return the partition of a chunk.
 
-    It follows from the first index, so a chunk that is emitted again goes to the same partition,
-    and indexes grow along each partition.
+    It follows from the position of its first item in the job's order, so positions grow along each
+    partition, and an expansion after a crash sends its chunks to the same partitions.
     """
     job = chunk.job
-    sequence = job.job_id.int + chunk.items[0].index // CHUNK_ITEMS_MAX
+    position = chunk.items[0].index if chunk.position is None else chunk.position
+    sequence = job.job_id.int + position // CHUNK_ITEMS_MAX
     count = REQUESTS[job_class].partition_count
     return request_partition(job.model, job.tenant_id, sequence, count)
 

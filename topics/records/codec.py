@@ -4,7 +4,7 @@ The `kind` and `schema` headers name the type and its version. A reader can rout
 its items, by its headers without decoding the value.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
-from core.limits import NUMBER_MAX
+from core.limits import CHUNK_ITEMS_MAX, NUMBER_MAX
 from topics.records.kinds import KINDS, SCHEMA_VERSIONS
 from topics.records.records import Chunk, JobRef, Record
 
@@ -70,14 +70,13 @@ def decode_value(record: type[R], value: bytes | None) -> R:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemRange:
+class NamedItems:
     """The items that a chunk's headers name: enough to fail them when the value is unreadable."""
 
     job_id: UUID
     day: int
     tenant_id: UUID
-    first_index: int
-    last_index: int
+    indexes: tuple[int, ...]  # at most those of one chunk
 
 
 def chunk_headers(chunk: Chunk, job_class: str) -> Headers:
@@ -87,7 +86,7 @@ def chunk_headers(chunk: Chunk, job_class: str) -> Headers:
     return [
         *kind_headers(Chunk),
         *job_headers(job),
-        ("items", b"%d-%d" % (items[0].index, items[-1].index)),
+        ("items", _encode_indexes([item.index for item in items])),
         ("class", job_class.encode()),
         ("deadline", b"%.3f" % job.deadline_s),
         ("tokens", b"%d" % tokens),
@@ -108,20 +107,47 @@ def job_headers(job: JobRef) -> Headers:
     return headers
 
 
-def item_range(headers: Iterable[tuple[str, bytes]] | None) -> ItemRange:
+def named_items(headers: Iterable[tuple[str, bytes]] | None) -> NamedItems:
     """Return the items that a chunk's headers name. Raises RecordUnreadableError."""
     found = dict(headers or ())
     try:
-        first, last = found["items"].split(b"-")
-        named = ItemRange(
+        named = NamedItems(
             job_id=UUID(found["job"].decode()),
             day=int(found["day"]),
             tenant_id=UUID(found["tenant"].decode()),
-            first_index=int(first),
-            last_index=int(last),
+            indexes=_decode_indexes(found["items"]),
         )
     except (KeyError, ValueError, AttributeError, TypeError):  # a header may be null
         raise RecordUnreadableError("the record's headers do not name its items") from None
-    if not all(0 <= n <= NUMBER_MAX for n in (named.day, named.first_index, named.last_index)):
+    if not all(0 <= n <= NUMBER_MAX for n in (named.day, *named.indexes)):
         raise RecordUnreadableError("the record's headers name an impossible day or item")
     return named
+
+
+def _encode_indexes(indexes: Collection[int]) -> bytes:
+    """Return indexes as ranges in rising order, such as `0-3,17-17`.
+
+    Releases before ADR 93 write and read a single range.
+    """
+    ranges: list[tuple[int, int]] = []
+    for index in sorted(indexes):
+        if ranges and index <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], index)
+        else:
+            ranges.append((index, index))
+    return b",".join(b"%d-%d" % bounds for bounds in ranges)
+
+
+def _decode_indexes(text: bytes) -> tuple[int, ...]:
+    """Return the indexes in a header. Raises ValueError for more than a chunk may hold.
+
+    So many indexes come from a wide range of a release that wrote no gaps: those between may be in
+    other chunks. The bound also limits what a header can make its reader allocate.
+    """
+    indexes: list[int] = []
+    for part in text.split(b","):
+        first, last = map(int, part.split(b"-"))
+        if not 0 <= last - first < CHUNK_ITEMS_MAX - len(indexes):
+            raise ValueError("not the items of one chunk")
+        indexes.extend(range(first, last + 1))
+    return tuple(indexes)

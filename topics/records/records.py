@@ -65,7 +65,7 @@ class Item(Record, frozen=True):
 
 
 class Chunk(Record, frozen=True):
-    """Items of one job in index order: a record of `requests.*`, and a part of a batch."""
+    """Items of one job in emission order: a record of `requests.*`, and a part of a batch."""
 
     job: JobRef
     items: list[Item]

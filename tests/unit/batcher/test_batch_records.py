@@ -21,7 +21,7 @@ from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import buffered, capacity, job_ref
 from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.records.chunks import send_chunk
-from topics.records.codec import ItemRange, chunk_headers, decode, encode, kind_headers
+from topics.records.codec import NamedItems, chunk_headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
     Batch,
@@ -135,7 +135,7 @@ def test_batch_headers() -> None:
 
 def test_failures_of_an_unreadable_record_come_from_its_headers() -> None:
     chunk = Chunk(job_ref(), [Item(index, "c", b"", 1, attempt=2) for index in (3, 4)])
-    named = ItemRange(UUID(int=1), 1, UUID(int=1), 3, 4)
+    named = NamedItems(UUID(int=1), 1, UUID(int=1), (3, 4))
     outcomes = failed_outcomes(named, dict(chunk_headers(chunk, "bulk")))
     assert (outcomes.job.model, outcomes.job.model_version) == ("m", "1")
     assert [(o.index, o.attempt, o.custom_id) for o in outcomes.items] == [
@@ -149,6 +149,7 @@ def test_failures_of_an_unreadable_record_come_from_its_headers() -> None:
     ("items", "topics"),
     [
         (b"0-99", ["dead_letters", "results"]),
+        (b"0-3,17-17,900000-900001", ["dead_letters", "results"]),
         (b"0-100", ["dead_letters"]),  # gaps: its other items may run elsewhere
         (b"5-4", ["dead_letters"]),
         (b"x", ["dead_letters"]),

@@ -10,13 +10,13 @@ from core.outcomes import Outcome
 from tests.unit.batcher.builders import job_ref
 from topics.records.codec import (
     Headers,
-    ItemRange,
+    NamedItems,
     chunk_headers,
     decode,
     encode,
-    item_range,
     kind_headers,
     kind_of,
+    named_items,
 )
 from topics.records.partitioner import request_partition, shuffle_shard
 from topics.records.records import Chunk, Item, ItemOutcome, Outcomes
@@ -32,8 +32,19 @@ def test_records_survive_the_log() -> None:
 
 
 def test_headers_alone_name_the_items() -> None:
-    found = item_range(chunk_headers(CHUNK, "bulk"))
-    assert found == ItemRange(JOB.job_id, JOB.day, JOB.tenant_id, 3, 4)
+    found = named_items(chunk_headers(CHUNK, "bulk"))
+    assert found == NamedItems(JOB.job_id, JOB.day, JOB.tenant_id, (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("indexes", "header"),
+    [([7], b"7-7"), ([3, 4, 5], b"3-5"), ([22, 17, 3, 0, 2, 21, 1], b"0-3,17-17,21-22")],
+)
+def test_headers_name_indexes_in_any_order_as_ranges(indexes: list[int], header: bytes) -> None:
+    chunk = Chunk(JOB, [Item(index, "a", b"{}", 1) for index in indexes])
+    headers = chunk_headers(chunk, "bulk")
+    assert dict(headers)["items"] == header
+    assert named_items(headers).indexes == tuple(sorted(indexes))
 
 
 @pytest.mark.parametrize(("kind", "schema"), [(b"chunk", b"2"), (b"novelty", b"1")])
@@ -54,7 +65,7 @@ def test_an_unreadable_value_is_refused_and_never_quoted(value: bytes | None) ->
 def test_a_header_without_a_value_is_refused(name: str) -> None:
     """Tools that copy records write such headers."""
     headers = [(n, None if n == name else v) for n, v in chunk_headers(CHUNK, "bulk")]
-    read = kind_of if name in {"kind", "schema"} else item_range
+    read = kind_of if name in {"kind", "schema"} else named_items
     for given in (cast(Headers, headers), None):
         with pytest.raises(RecordUnreadableError):
             read(given)
@@ -67,13 +78,18 @@ def test_a_header_without_a_value_is_refused(name: str) -> None:
         ("day", b"-1"),
         ("day", b"9" * 5000),
         ("items", b"9" * 30 + b"-" + b"9" * 30),
-        ("items", b"0-2147483648"),
+        ("items", b"2147483648-2147483648"),
+        ("items", b"0-100"),  # more than a chunk holds
+        ("items", b"0-59,60-100"),
+        ("items", b"5-3"),
+        ("items", b"0-3,,7-7"),
+        ("items", b"0-3-7"),
     ],
 )
 def test_an_impossible_header_is_refused(name: str, value: bytes) -> None:
     headers = [(n, value if n == name else v) for n, v in chunk_headers(CHUNK, "bulk")]
     with pytest.raises(RecordUnreadableError):
-        item_range(headers)
+        named_items(headers)
 
 
 def test_a_tenant_stays_inside_its_shard() -> None:
