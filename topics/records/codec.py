@@ -124,18 +124,23 @@ def named_items(headers: Iterable[tuple[str, bytes]] | None) -> NamedItems:
     return named
 
 
-def _encode_indexes(indexes: Collection[int]) -> bytes:
-    """Return indexes as ranges in rising order, such as `0-3,17-17`.
-
-    Releases before ADR 93 write and read a single range.
-    """
+def index_ranges(indexes: Collection[int]) -> list[tuple[int, int]]:
+    """Return the first and last index of each range of consecutive indexes, rising."""
     ranges: list[tuple[int, int]] = []
     for index in sorted(indexes):
         if ranges and index <= ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], index)
         else:
             ranges.append((index, index))
-    return b",".join(b"%d-%d" % bounds for bounds in ranges)
+    return ranges
+
+
+def _encode_indexes(indexes: Collection[int]) -> bytes:
+    """Return indexes as ranges, such as `0-3,17-17`.
+
+    Releases before ADR 93 write and read a single range.
+    """
+    return b",".join(b"%d-%d" % bounds for bounds in index_ranges(indexes))
 
 
 def _decode_indexes(text: bytes) -> tuple[int, ...]:
