@@ -15,6 +15,9 @@ ANSWERS: Final = "answers/"
 REQUESTS: Final = "requests/"
 """Lines of single requests, and bodies of online calls that fit no record."""
 
+ORDERS: Final = "orders/"
+"""Lines of input files in the order of emission, by job."""
+
 KEYED_ANSWERS: Final = "idempotency/"
 """Long streams, for replays of calls with the same idempotency key."""
 
@@ -28,6 +31,11 @@ CALL_KEYS: Final = f"{KEYS}calls/"
 def job_key_name(job_id: UUID) -> str:
     """Return the name of a job's data key."""
     return f"{KEYS}{job_id.hex}"
+
+
+def order_prefix(job_id: UUID) -> str:
+    """Return the key prefix of the ordered lines of a job; they go when it ends."""
+    return f"{ORDERS}{job_id.hex}/"
 
 
 def answer_prefix(job_id: UUID) -> str:

@@ -8,6 +8,13 @@ JOBS_REFUSED: Final = Counter("millrace_jobs_refused_total", "Jobs whose input f
 JOBS_EXPIRED: Final = Counter(
     "millrace_jobs_expired_total", "Jobs closed because their completion window was over."
 )
+FILES_ORDERED: Final = Counter(
+    "millrace_ordered_files_total", "Input files whose items are emitted by shared prefixes."
+)
+ORDER_SAVED_TOKENS: Final = Counter(
+    "millrace_order_saved_tokens_total",
+    "Prompt tokens that these orders are expected to save, beyond what the files' own would.",
+)
 VALIDATION_SECONDS: Final = Histogram(
     "millrace_intake_validation_seconds",
     "Time to validate one input file.",

@@ -15,14 +15,17 @@ from api.resources import failure_object, seconds, usage_object
 from api.views.job_estimates import ItemWaiting
 from api.views.view_services import ViewServices, ViewServicesDep
 from core.clock import SystemClock
+from core.errors import MillraceError
 from core.ids import JOB, parse_public_id, public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
 from jobs.errors import InvalidFieldError
 from jobs.estimates.job_eta import is_running
+from jobs.ordering.ordered_files import job_positions
 from jobs.store.keyset_pages import unknown_cursor_error
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
 from results.views.item_status import (
+    WINDOW_ITEMS,
     ItemQuery,
     ItemStatus,
     ItemView,
@@ -123,6 +126,7 @@ async def _page(
     dispatched = {} if source.is_terminal else await views.dispatched_items(source.job)
     items: list[ItemView] = []
     for _ in range(_WINDOWS_MAX):
+        positions = await _positions(views, source, first)
         query = ItemQuery(
             source.job_id,
             source.day,
@@ -131,6 +135,7 @@ async def _page(
             limit - len(items),
             status,
             has_copies=source.job.deduplicate,
+            positions=positions,
         )
         page = await views.services.database.run_for_tenant(
             source.tenant_id, read_items, query, dispatched
@@ -140,6 +145,21 @@ async def _page(
         if len(items) == limit or not page.has_more:
             break
     return items, first
+
+
+async def _positions(views: ViewServices, source: ResultSource, first: int) -> list[int] | None:
+    """Return the positions of the next window of items in the order of their emission.
+
+    None if they are the indexes. So they count, too, when an order cannot be read: that of a job
+    that has just ended is deleted, and statuses are worth more than an error.
+    """
+    if source.is_terminal or not any(file.order_key for file in source.inputs):
+        return None
+    window = range(first, min(first + WINDOW_ITEMS, source.total_count))
+    try:
+        return await asyncio.to_thread(job_positions, views.services.objects, source.inputs, window)
+    except MillraceError:
+        return None
 
 
 def _is_empty(source: ResultSource, status: ItemStatus | None) -> bool:

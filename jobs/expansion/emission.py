@@ -6,7 +6,7 @@ A crash at any arrow emits the items behind the cursor again; every reader accep
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from core.limits import CHUNK_BYTES_MAX
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.line_reader import InputChangedError, Line, decode_validated, input_lines
+from jobs.ordering.ordered_files import PREFIX_BYTES_MAX, lines_key, parse_ordered_line
 from jobs.settings import LINE_BYTES_CEILING
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
@@ -44,16 +45,28 @@ _REQUEST: Final = msgspec.json.Decoder(_Request)
 
 
 class ItemReader:
-    """Reads the items of a validated file in order, from a cursor. Not thread-safe."""
+    """Reads the items of a validated file in emission order, from a cursor. Not thread-safe."""
 
-    def __init__(self, objects: ObjectStore, job: JobRef, cursor: ExpansionCursor) -> None:
-        """Open the file. Raises the errors of `ObjectStore.read`."""
+    def __init__(
+        self,
+        objects: ObjectStore,
+        job: JobRef,
+        cursor: ExpansionCursor,
+        order_key: str = "",
+        first_index: int = 0,
+    ) -> None:
+        """Open the file, or the lines of its order. Raises the errors of `ObjectStore.read`.
+
+        `first_index` is that of the first item of the file.
+        """
         self.cursor = cursor  # behind the last item that was read
-        self._job = job
-        self._blocks: ObjectBlocks = objects.read(job.input_key, offset=cursor.byte_offset)
+        self._endpoint = job.endpoint
+        self._is_ordered, self._first_index = bool(order_key), first_index
+        key = lines_key(order_key) if order_key else job.input_key
+        self._blocks: ObjectBlocks = objects.read(key, offset=cursor.byte_offset)
         self._lines: Iterator[Line] = input_lines(
             self._blocks,
-            line_bytes_max=LINE_BYTES_CEILING,
+            line_bytes_max=LINE_BYTES_CEILING + PREFIX_BYTES_MAX * self._is_ordered,
             offset=cursor.byte_offset,
             lines_before=cursor.line_number,
         )
@@ -67,14 +80,15 @@ class ItemReader:
         that validation would have rejected.
         """
         items: list[Item] = []
-        index, endpoint, byte_count = self.cursor.item_index, self._job.endpoint, 0
+        index, byte_count = self.cursor.item_index, 0
+        parse = self._parse_ordered if self._is_ordered else self._parse
         number, end = self.cursor.line_number, self.cursor.byte_offset
         while len(items) < count_max and byte_count < bytes_max:
             next_line = next(self._lines, None)
             if next_line is None:
                 break
             number, offset, line = next_line
-            items.append(parse_item(index, offset, line, endpoint, expected_output))
+            items.append(parse(index, offset, line, expected_output))
             size = len(line or b"")
             end = offset + size + 1  # one past the end if the last line has no newline
             index += 1
@@ -86,6 +100,24 @@ class ItemReader:
         """Close the file."""
         self._blocks.close()
 
+    def _parse(self, index: int, offset: int, line: bytes | None, expected: float) -> Item:
+        return parse_item(index, offset, line, self._endpoint, expected)
+
+    def _parse_ordered(
+        self, position: int, _offset: int, entry: bytes | None, expected: float
+    ) -> Item:
+        """Return the item of an entry of the order; its offset is that in the file.
+
+        The position is compared because a release that knows no orders may have moved the cursor.
+        """
+        found = parse_ordered_line(entry)
+        if found.position + self._first_index != position:
+            raise InputChangedError(index=position)
+        index = found.item_index + self._first_index
+        return parse_item(
+            index, found.offset, found.line, self._endpoint, expected, prefix_group=found.group
+        )
+
 
 def parse_item(
     index: int,
@@ -93,6 +125,8 @@ def parse_item(
     line: bytes | None,
     endpoint: str,
     expected_output: float = OUTPUT_TOKENS_PRIOR,
+    *,
+    prefix_group: int = 0,
 ) -> Item:
     """Return the item in a line of a validated file. Raises InputChangedError.
 
@@ -107,18 +141,22 @@ def parse_item(
     length = 0
     if len(body) > CHUNK_BYTES_MAX:  # it travels by reference
         body, length = b"", len(line or b"")
-    return Item(
-        index, request.custom_id, body, requested.total_with(output), 1, offset, length, output
-    )
+    total = requested.total_with(output)
+    return Item(index, request.custom_id, body, total, 1, offset, length, output, prefix_group)
 
 
 def send_items(
-    sender: RecordSender, job: JobRef, items: Iterable[Item], keys: DataKeys | None = None
+    sender: RecordSender,
+    job: JobRef,
+    items: Iterable[Item],
+    keys: DataKeys | None = None,
+    positions: Mapping[int, int] | None = None,
 ) -> int:
     """Send items as chunk records; return how many items. Await their acknowledgement
     before relying on them.
 
-    A job with a key needs `keys`: its bodies are sent encrypted, without their `custom_id`s.
+    `positions` are those in the order of the job, by index; None: it is that of the indexes. A job
+    with a key needs `keys`: its bodies are sent encrypted, without their `custom_id`s.
     Raises DataKeyDestroyedError, and the errors of the object store for such a job.
     """
     count = 0
@@ -127,7 +165,8 @@ def send_items(
             raise DataKeyDestroyedError(job=job.job_id)
         items = encrypt_items(job, items, keys.load_or_create(job.key_name))
     for chunk in split_into_chunks(items):
-        send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
+        position = None if positions is None else positions[chunk[0].index]
+        send_chunk(sender, Chunk(job, chunk, position=position), JOB_CLASS)
         count += len(chunk)
     return count
 

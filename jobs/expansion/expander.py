@@ -24,8 +24,10 @@ from jobs.expansion.job_loads import OpenJob
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
 from jobs.expansion.reader_slots import WAIT_S_MAX, ReaderSlots, wait_for_opening
 from jobs.expansion.windows import rotate
+from jobs.input.input_files import InputFile
 from jobs.input.line_reader import InputChangedError
 from jobs.leasing.job_backoff import JobBackoff
+from jobs.ordering.last_items import longest_last_items_first
 from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
@@ -164,8 +166,12 @@ class Expander:
             if not items:
                 raise InputChangedError(item_index=index)
             after = reader.cursor
+            positions = None
+            if job.files.file_at(index).order_key:
+                items = longest_last_items_first(items, index, job.total)
+                positions = {item.index: place for place, item in enumerate(items, index)}
             originals = self._without_copies(job, items) if job.deduplicates else items
-            send_items(sends, ref, originals, self._keys)
+            send_items(sends, ref, originals, self._keys, positions)
         except MillraceError as failure:
             self._suspend_failed(leased, failure)
             return None
@@ -191,7 +197,7 @@ class Expander:
         if leased.opening is None:
             start = leased.job.files.reading_start(leased.cursor)
             leased.opening = self.slots.start(
-                partial(self._open_reader, ref, start),
+                partial(self._open_reader, ref, start, leased.job.files.file_at(start.item_index)),
                 has_failed=self.backoff.has_failed(ref.job_id),
             )
         left_s = self._open_until_s - self.clock.monotonic_s()
@@ -200,11 +206,11 @@ class Expander:
         self._adopt(leased)
         return leased.reader
 
-    def _open_reader(self, ref: JobRef, start: ExpansionCursor) -> ItemReader:
+    def _open_reader(self, ref: JobRef, start: ExpansionCursor, file: InputFile) -> ItemReader:
         """Load the key of a job, if it has one, and open its file. Called in a slot's thread."""
         if ref.key_name:
             self._keys.load_or_create(ref.key_name)
-        return ItemReader(self.objects, ref, start)
+        return ItemReader(self.objects, ref, start, file.order_key, file.first_index)
 
     def _adopt_opened(self) -> None:
         """Adopt the readers that were opened since the last round. A failure suspends its job."""
@@ -232,8 +238,7 @@ class Expander:
 
     def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
         with self.engine.begin() as connection:
-            indexes = range(items[0].index, items[-1].index + 1)
-            copies = find_copy_indexes(connection, job.ref.job_id, indexes)
+            copies = find_copy_indexes(connection, job.ref.job_id, [item.index for item in items])
         return [item for item in items if item.index not in copies]
 
     def _advance(self, moves: Sequence[_CursorMove]) -> None:

@@ -209,5 +209,5 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         key_name=job_key_name(row.id) if row.zero_retention else "",
     )
     cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
-    files = InputFiles(row.input_key, appended)
+    files = InputFiles(row.input_key, appended, first_order_key=row.order_key or "")
     return OpenJob(ref, row.total_count, cursor, files, row.deduplicate)

@@ -27,16 +27,22 @@ class InputFile:
     key: str  # of its object
     first_index: int
     size_bytes: int = 0  # 0: not known
+    order_key: str = ""  # of its order; empty: its items are emitted in the order of the file
 
 
 class InputFiles:
     """The files of a job in the order of their items."""
 
     def __init__(
-        self, first_key: str, appended: Sequence[InputFile] = (), *, first_bytes: int = 0
+        self,
+        first_key: str,
+        appended: Sequence[InputFile] = (),
+        *,
+        first_bytes: int = 0,
+        first_order_key: str = "",
     ) -> None:
         """`appended` is ordered by number."""
-        self._files = [InputFile(first_key, 0, first_bytes), *appended]
+        self._files = [InputFile(first_key, 0, first_bytes, first_order_key), *appended]
         self._firsts = [file.first_index for file in self._files]
 
     def __iter__(self) -> Iterator[InputFile]:
@@ -74,6 +80,7 @@ def appended_files(
     columns = job_inputs.c
     query = (
         sa.select(columns.job_id, columns.object_key, columns.first_index, columns.size_bytes)
+        .add_columns(sa.func.coalesce(columns.order_key, ""))
         .where(columns.job_id.in_(job_ids), columns.state == "accepted")
         .order_by(columns.job_id, columns.number)
     )
@@ -86,7 +93,12 @@ def appended_files(
 def input_files(connection: sa.Connection, job: sa.Row[Any]) -> InputFiles:
     """Return the accepted files of a row of `jobs`."""
     appended = appended_files(connection, [job.id]).get(job.id, ())
-    return InputFiles(job.input_key, appended, first_bytes=job.input_bytes)
+    return InputFiles(
+        job.input_key,
+        appended,
+        first_bytes=job.input_bytes,
+        first_order_key=job.order_key or "",
+    )
 
 
 def read_item_lines(

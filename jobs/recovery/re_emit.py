@@ -1,10 +1,10 @@
 """Re-emits the items of a job that have no row, so that no lost record can stall a job.
 
-The items lie below the expansion cursor and wait for no retry (rule 7 of delivery).
+The items were emitted before the expansion cursor and wait for no retry (rule 7 of delivery).
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -18,10 +18,11 @@ from core.errors import LeaseLostError
 from jobs.expansion.cursors import fence_cursor
 from jobs.expansion.emission import JOB_CLASS, parse_item, send_items
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
-from jobs.input.input_files import read_item_lines
+from jobs.input.input_files import InputFile, read_item_lines
 from jobs.leasing import leases
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease
+from jobs.ordering.ordered_files import OrderPositions
 from jobs.recovery.retry_queue import last_failed_attempts
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from storage.crypto.data_keys import DataKeys
@@ -71,7 +72,7 @@ MISSING_INDEXES: Final = sa.text(
 
 @dataclass(frozen=True, slots=True)
 class ReEmitter:
-    """Re-emits every index below the cursor that has no row and waits for no retry."""
+    """Re-emits every item before the cursor that has no row and waits for no retry."""
 
     engine: sa.Engine
     objects: ObjectStore
@@ -145,14 +146,46 @@ class ReEmitter:
         failed: dict[int, int] = {}
         # One snapshot: an item that ends between the two queries has its row and is not retried.
         snapshots = self.engine.execution_options(isolation_level="REPEATABLE READ")
-        emitted = job.cursor.item_index
-        for first in range(0, emitted, RANGE_ITEMS):
-            index_range = range(first, min(first + RANGE_ITEMS, emitted))
+        for index_range in emitted_ranges(job):
             with snapshots.begin() as connection:
                 found = missing_indexes(connection, job, index_range)
                 failed |= last_failed_attempts(connection, job.ref.job_id, found)
-            indexes += found
+            indexes += self._without_unemitted(job, index_range, found)
         return indexes, failed
+
+    def _without_unemitted(self, job: OpenJob, span: range, found: list[int]) -> list[int]:
+        """Leave out indexes of `span`, all of one file, whose position is behind the cursor."""
+        file = job.files.file_at(span.start)
+        if not found or not _is_partly_emitted(job, file):
+            return found
+        start, emitted = file.first_index, job.cursor.item_index - file.first_index
+        in_file = range(span.start - start, span.stop - start)
+        positions = OrderPositions(self.objects, file.order_key).read(in_file)
+        return [index for index in found if positions[index - span.start] < emitted]
+
+
+def emitted_ranges(job: OpenJob) -> Iterator[range]:
+    """Yield ranges of indexes with all emitted items: each of one file, and of `RANGE_ITEMS`.
+
+    Of an ordered file in expansion they are all its indexes: any of them may have been emitted.
+    """
+    emitted = job.cursor.item_index
+    for file in job.files:
+        if file.first_index >= emitted:
+            return
+        end = file.first_index + (job.files.count_left(file.first_index) or job.total)
+        end = min(end, job.total)
+        if not _is_partly_emitted(job, file):
+            end = min(end, emitted)
+        for first in range(file.first_index, end, RANGE_ITEMS):
+            yield range(first, min(first + RANGE_ITEMS, end))
+
+
+def _is_partly_emitted(job: OpenJob, file: InputFile) -> bool:
+    """Whether the emitted items of an ordered file are not those of the lowest indexes."""
+    count = job.files.count_left(file.first_index)
+    end = job.total if count is None else file.first_index + count
+    return bool(file.order_key) and job.cursor.item_index < end
 
 
 def re_emit_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
@@ -212,7 +245,16 @@ def re_emit_items(
     count, keys = 0, DataKeys(objects, SystemClock())
     for file, file_indexes in job.files.group_by_file(indexes, lambda index: index):
         lines = read_item_lines(objects, file, file_indexes)
-        items = (parse_item(*line, job.ref.endpoint, expected_output) for line in lines)
+        groups = OrderPositions(objects, file.order_key) if file.order_key else None
+        items = (
+            parse_item(
+                *line,
+                job.ref.endpoint,
+                expected_output,
+                prefix_group=groups.group_of(line[0] - file.first_index) if groups else 0,
+            )
+            for line in lines
+        )
         attempts = (
             msgspec.structs.replace(item, attempt=failed[item.index] + 1)
             if item.index in failed

@@ -123,12 +123,12 @@ def find_copies(
     raise InputChangedError(index=copy[0])
 
 
-def find_copy_indexes(connection: sa.Connection, job_id: UUID, span: range) -> set[int]:
-    """Return the indexes of `span` that are copies."""
+def find_copy_indexes(connection: sa.Connection, job_id: UUID, indexes: Sequence[int]) -> set[int]:
+    """Return those of `indexes` that are copies."""
     columns = item_copies.c
-    query = sa.select(columns.item_index).where(
-        columns.job_id == job_id, columns.item_index >= span.start, columns.item_index < span.stop
-    )
+    # One array parameter: a statement is limited to 65,535 parameters.
+    is_asked = columns.item_index == sa.any_(sa.literal(list(indexes), sa.ARRAY(sa.Integer)))
+    query = sa.select(columns.item_index).where(columns.job_id == job_id, is_asked)
     return set(connection.scalars(query))
 
 

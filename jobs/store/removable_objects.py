@@ -14,7 +14,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.object_names import ANSWERS, KEYS, REQUESTS, job_key_name
+from core.object_names import ANSWERS, KEYS, ORDERS, REQUESTS, job_key_name
 from core.states import TERMINAL_STATES, JobKind
 from jobs.store.files import is_pinned
 from jobs.tables.files import files
@@ -121,6 +121,12 @@ def inputs_without_open_request(connection: sa.Connection, keys: Collection[str]
     """Return the inputs of requests that ended, or whose row was never committed."""
     is_open = jobs.c.state.not_in(TERMINAL_STATES)
     return _keys_without_job(connection, group_keys_by_job(keys, REQUESTS), is_open)
+
+
+def orders_without_open_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+    """Return the orders of jobs that ended: of a validation that was slower than its job's end."""
+    is_open = jobs.c.state.not_in(TERMINAL_STATES)
+    return _keys_without_job(connection, group_keys_by_job(keys, ORDERS), is_open)
 
 
 def job_keys_without_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:

@@ -55,6 +55,8 @@ job_inputs: Final = sa.Table(
     ),
     sa.Column[int]("first_index", sa.Integer, comment="of its items in the job; set when accepted"),
     sa.Column[int]("item_count", sa.Integer, comment="set when accepted"),
+    sa.Column[str]("order_key", sa.Text, comment="of the file, as in jobs"),
+    sa.Column[int]("order_saved_tokens", sa.BigInteger, comment="as in jobs"),
     sa.Column[object]("errors", JSONB, comment="first validation errors, as shown"),
     count("error_count"),
     timestamp("created_at", has_default=True),

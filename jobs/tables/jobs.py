@@ -85,6 +85,16 @@ jobs: Final = sa.Table(
     sa.Column[str]("model_version", sa.Text),
     sa.Column[str]("pool", sa.Text),
     sa.Column[int]("total_count", sa.Integer, comment="items; NULL until the file was validated"),
+    sa.Column[str](
+        "order_key",
+        sa.Text,
+        comment="object key of the order of its first file; NULL: that of the file",
+    ),
+    sa.Column[int](
+        "order_saved_tokens",
+        sa.BigInteger,
+        comment="prompt tokens that this order is expected to save; NULL: no order",
+    ),
     sa.Column[object]("errors", JSONB, comment="first validation errors, as shown"),
     count("error_count"),
     # Set once by the finaliser, in the terminal transaction.

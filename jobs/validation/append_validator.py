@@ -16,6 +16,7 @@ from jobs.input.input_files import InputFile, input_files
 from jobs.input.line_reader import Line
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
+from jobs.ordering.stored_orders import record_order
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.store.copies import store_copies
 from jobs.tables.files import job_inputs
@@ -78,17 +79,20 @@ class AppendValidator:
             job = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
             file = connection.execute(next_query(job_id)).one_or_none()
             before = input_files(connection, job)
-        state = None
+        state = order = None
         if file is not None and job.total_count is not None:
             files = [*before, InputFile(file.object_key, job.total_count, file.size_bytes)]
             result = self._validate(lease, job, files)
             if job.deduplicate and not result.error_count:
                 store_copies(self.engine, lease, files, lambda key: self._read_valid(key, lease))
+            order = self.validation.store_order(lease, files[-1], file.number, result)
             with self.engine.begin() as connection:
-                state = record_append_verdict(connection, lease, file.number, result)
+                state = record_append_verdict(connection, lease, file.number, result, order)
         self.validation.leases.release(lease)
         if state is not None:
             metrics.FILES_APPENDED.labels(state).inc()
+        if state == "accepted" and order is not None:
+            record_order(job_id, order)
 
     def _validate(
         self, lease: Lease, job: sa.Row[Any], files: Sequence[InputFile]

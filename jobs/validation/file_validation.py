@@ -1,4 +1,4 @@
-"""Validates an input file in one pass, with 8 bytes of memory per item.
+"""Validates an input file in one pass, with 8 bytes of memory per item, and 36 more of prompts.
 
 Only a file with repeated ids is read a second time, to find their lines; it needs about a hundred
 bytes for each id that occurs more than once.
@@ -6,7 +6,7 @@ bytes for each id that occurs more than once.
 
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
 from typing import Final, TypeAlias
@@ -26,6 +26,8 @@ from jobs.input.line_checks import (
     valid_custom_id,
 )
 from jobs.input.line_reader import Line
+from jobs.ordering.item_order import ItemOrder
+from jobs.ordering.prompt_prefixes import ORDERED_ENDPOINTS, PromptPrefixes
 from registry.models import ModelVersion
 
 FindModel: TypeAlias = Callable[[str], ModelVersion | None]
@@ -59,6 +61,7 @@ class ValidationResult:
     error_count: int = 0
     is_expected_late: bool = False  # accepted, although the deadline is not expected to be met
     assessed_deadline: datetime | None = None  # that the job cannot meet; None: no such estimate
+    order: ItemOrder | None = field(default=None, compare=False)  # None: that of the file
 
 
 def validate_file(  # noqa: PLR0913  the limits are settings of the caller
@@ -70,13 +73,15 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     find_model: FindModel,
     existing: ExistingItems | None = None,
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
+    orders_items: bool = False,
 ) -> ValidationResult:
     """Check every line of a file; stop early only at `items_max` items of its job.
 
     `line_bytes_max` is the limit of `read_lines`, for error messages. An appended file must have
     the model of the `existing` items and none of their ids. All errors are counted and the first
-    ones kept. Raises the errors of reading.
+    ones kept. `orders_items`: find an order by shared prefixes. Raises the errors of reading.
     """
+    prefixes = PromptPrefixes() if orders_items and endpoint in ORDERED_ENDPOINTS else None
     findings = _Findings()
     model = _ModelRule(endpoint, find_model, name=existing.model_name if existing else None)
     hashes = array("q")
@@ -113,6 +118,8 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
             error = model.error(value["body"]["model"], number)
         if error:
             findings.add(error)
+        elif prefixes is not None:
+            prefixes.add(len(line), value["body"])
     if not count:
         findings.add(LineError(ErrorCode.EMPTY_FILE, "The file has no requests."))
     if existing is not None:
@@ -120,7 +127,10 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     if repeated := repeated_hashes(hashes):
         seen = _digests(existing.read_ids(), repeated) if existing else set()
         findings.merge(_duplicates(read_lines(), repeated, seen))
-    return findings.result(count, model.version)
+    result = findings.result(count, model.version)
+    if prefixes is None or result.error_count:
+        return result
+    return replace(result, order=prefixes.find_order())
 
 
 class _Findings:

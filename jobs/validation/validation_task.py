@@ -37,6 +37,7 @@ class ValidationTask:
     line_bytes_max: int
     body_limits: BodyLimits
     existing: ExistingFiles | None = None
+    orders_items: bool = False  # by shared prefixes of their prompts
 
     def validate(self, read_file: ReadFile, find_model: FindModel) -> ValidationResult:
         """Return the result for the last file. Raises InputChangedError, and errors of reading."""
@@ -50,6 +51,7 @@ class ValidationTask:
             find_model=find_model,
             existing=_existing_items(existing, read_file) if existing else None,
             body_limits=self.body_limits,
+            orders_items=self.orders_items,
         )
 
 

@@ -26,7 +26,9 @@ from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.job_backoff import JobBackoff
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
-from jobs.settings import IntakeSettings
+from jobs.ordering.ordered_files import new_order_key, write_order
+from jobs.ordering.stored_orders import StoredOrder, record_order
+from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
 from jobs.store.copies import store_copies
 from jobs.tables.jobs import jobs
 from jobs.validation.feasibility import Feasibility
@@ -142,12 +144,15 @@ class Validator:
             copies = store_copies(self._engine, lease, [file], read)
         if self._feasibility is not None:
             result = self._feasibility.assess(lease.job_id, result, copies)
+        order = self._validation.store_order(lease, file, 0, result)
         with self._engine.begin() as connection:
-            state = record_verdict(connection, lease, result)
+            state = record_verdict(connection, lease, result, order)
             # In this transaction, so that the notification of the verdict finds the job unleased.
             self._validation.leases.release_in(connection, lease)
         if state is JobState.FAILED:
             metrics.JOBS_REFUSED.inc()
+        if state is JobState.IN_PROGRESS and order is not None:
+            record_order(lease.job_id, order)
 
     def _find_model(self, name: str) -> ModelVersion | None:
         with self._engine.begin() as connection:
@@ -225,6 +230,7 @@ class LeasedValidation:
             self.settings.line_bytes_max,
             self.body_limits,
             existing,
+            self.settings.prefix_order,
         )
 
         def read_file(number: int) -> Iterator[bytes]:
@@ -239,6 +245,21 @@ class LeasedValidation:
             message = "The content of an input file is no longer stored."
             error = LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id")
             return ValidationResult(0, None, (error,), 1)
+
+    def store_order(
+        self, lease: Lease, file: InputFile, number: int, result: ValidationResult
+    ) -> StoredOrder | None:
+        """Store the order of the file `number` of a job, if its valid items have one.
+
+        Call it before the verdict. Raises LeaseLostError, InputChangedError, and the errors of the
+        object store.
+        """
+        if result.order is None or result.error_count:
+            return None
+        key = new_order_key(lease.job_id, number, lease.epoch)
+        read = partial(self.read_lines, lease, file.key, LINE_BYTES_CEILING)
+        write_order(self.objects, key, result.order, read)
+        return StoredOrder(key, result.order.saved_tokens)
 
     def read_lines(self, lease: Lease, key: str, line_bytes_max: int) -> Iterator[Line]:
         """Yield the lines of a file. Raises LeaseLostError if the lease is lost, or at a stop."""

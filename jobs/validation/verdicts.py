@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from core.states import CloseReason, JobState
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
+from jobs.ordering.stored_orders import StoredOrder
 from jobs.store.controls import has_unvalidated
 from jobs.store.job_closing import (
     close_values,
@@ -36,9 +37,12 @@ VALIDATION_DUE = sa.and_(
 
 
 def record_verdict(
-    connection: sa.Connection, lease: Lease, result: ValidationResult
+    connection: sa.Connection,
+    lease: Lease,
+    result: ValidationResult,
+    order: StoredOrder | None = None,
 ) -> JobState | None:
-    """Record the verdict; return the new state of the job.
+    """Record the verdict, with the stored order of the items; return the new state of the job.
 
     Returns None if the job has a verdict. Raises LeaseLostError.
     """
@@ -65,6 +69,8 @@ def record_verdict(
         result = _without_estimate(result)
     columns = _rejected if result.error_count else _accepted
     state, values = columns(result, is_cancelling=is_cancelling)
+    if order is not None and state is JobState.IN_PROGRESS:
+        values |= _order_columns(order)
     if state is JobState.IN_PROGRESS:
         values["quarantined_until"] = quarantine_end(job.tenant_id, str(values["pool"]))
     update = sa.update(jobs).where(jobs.c.id == job.id)
@@ -118,6 +124,11 @@ def _accepted(
     return JobState.IN_PROGRESS, columns | {"in_progress_at": sa.func.now()}
 
 
+def _order_columns(order: StoredOrder) -> dict[str, object]:
+    """Return the columns of an accepted file whose items have an order of their own."""
+    return {"order_key": order.key, "order_saved_tokens": order.saved_tokens}
+
+
 def _close_if_due(connection: sa.Connection, job: sa.Row[tuple[object, ...]]) -> None:
     """Publish the close of a job that was cancelled or expired during its validation."""
     reason = job.close_reason
@@ -139,7 +150,11 @@ APPEND_DUE: Final = sa.and_(
 
 
 def record_append_verdict(
-    connection: sa.Connection, lease: Lease, number: int, result: ValidationResult
+    connection: sa.Connection,
+    lease: Lease,
+    number: int,
+    result: ValidationResult,
+    order: StoredOrder | None = None,
 ) -> str | None:
     """Record the verdict on file `number`; return the new state of the file.
 
@@ -164,6 +179,8 @@ def record_append_verdict(
             "first_index": job.total_count,
             "item_count": result.item_count,
         }
+        if order is not None:
+            values |= _order_columns(order)
     updated = connection.execute(
         sa.update(job_inputs)
         .where(

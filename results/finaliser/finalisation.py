@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from core.errors import LeaseLostError, MillraceError
 from core.ids import JOB, new_uuid, public_id
-from core.object_names import answer_prefix
+from core.object_names import answer_prefix, order_prefix
 from core.states import CloseReason, JobKind, JobState
 from jobs.input.input_files import input_files
 from jobs.leasing.leases import Lease, lock_lease
@@ -53,8 +53,8 @@ _TIMESTAMPS: Final = {
     JobState.CANCELLED: "cancelled_at",
 }
 
-_ANSWERS_PER_ROUND: Final = 1000  # listed at once, to bound memory
-_ANSWER_ROUNDS_MAX: Final = 100_000  # ends the loop for a store whose listing lags behind
+_DELETED_PER_ROUND: Final = 1000  # listed at once, to bound memory
+_DELETE_ROUNDS_MAX: Final = 100_000  # ends the loop for a store whose listing lags behind
 
 
 def finalise(
@@ -147,13 +147,15 @@ def _add_file(
 
 
 def _delete_leftovers(store: ObjectStore, lease: Lease, check: Callable[[], None]) -> None:
-    """Delete large answers that the files contain now, and files of attempts that died.
+    """Delete large answers that the files contain now, the order of the items, and files of
+    attempts that died.
 
     The orphan sweep deletes what a stop or an unavailable store leaves.
     """
     try:
         _delete_older_epochs(store, lease)
-        _delete_answers(store, lease.job_id, check)
+        for prefix in (order_prefix(lease.job_id), answer_prefix(lease.job_id)):
+            _delete_below(store, prefix, check)
     except MillraceError as error:  # the job is terminal; only storage is wasted
         LOG.warning("objects left over", extra={"job": lease.job_id, "code": error.code})
 
@@ -167,12 +169,11 @@ def _delete_older_epochs(store: ObjectStore, lease: Lease) -> None:
             store.delete(found.key)
 
 
-def _delete_answers(store: ObjectStore, job_id: UUID, check: Callable[[], None]) -> None:
-    """Delete answers that were too large for a record: the files contain them now."""
-    for _ in range(_ANSWER_ROUNDS_MAX):
-        found = list(islice(store.list(answer_prefix(job_id)), _ANSWERS_PER_ROUND))
-        for answer in found:
+def _delete_below(store: ObjectStore, prefix: str, check: Callable[[], None]) -> None:
+    for _ in range(_DELETE_ROUNDS_MAX):
+        found = list(islice(store.list(prefix), _DELETED_PER_ROUND))
+        for stored in found:
             check()
-            store.delete(answer.key)
-        if len(found) < _ANSWERS_PER_ROUND:
+            store.delete(stored.key)
+        if len(found) < _DELETED_PER_ROUND:
             return

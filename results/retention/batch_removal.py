@@ -15,7 +15,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from core.object_names import answer_prefix
+from core.object_names import answer_prefix, order_prefix
 from core.states import JobKind
 from jobs.store.days import job_day
 from jobs.store.removable_objects import destroy_job_key, find_removable_file, mark_removed
@@ -122,7 +122,8 @@ class BatchDataRemoval:
         """Remove the objects and record it, unless stopped. Raises what a store raises."""
         is_batch = row.kind == JobKind.BATCH
         prefix = result_prefix(row.id)
-        object_count = self._delete_below(prefix) + self._delete_below(answer_prefix(row.id))
+        below = (prefix, answer_prefix(row.id), order_prefix(row.id))
+        object_count = sum(map(self._delete_below, below))
         with self.engine.connect() as connection:
             found = [
                 x

@@ -12,7 +12,16 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import LeaseLostError, MillraceError
-from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
+from core.object_names import (
+    ANSWERS,
+    CALL_KEYS,
+    FILES,
+    KEYED_ANSWERS,
+    KEYS,
+    ORDERS,
+    REQUESTS,
+    RESULTS,
+)
 from jobs.store.removable_objects import (
     FindOrphans,
     answers_without_idempotency_key,
@@ -20,6 +29,7 @@ from jobs.store.removable_objects import (
     files_without_row,
     inputs_without_open_request,
     job_keys_without_job,
+    orders_without_open_job,
     outputs_of_ended_batches,
     outputs_without_job,
 )
@@ -36,6 +46,7 @@ _RULES: Final[tuple[tuple[str, tuple[FindOrphans, ...]], ...]] = (
     (RESULTS, (files_without_row,)),
     (ANSWERS, (outputs_of_ended_batches, outputs_without_job, unreferenced_answers)),
     (REQUESTS, (inputs_without_open_request,)),
+    (ORDERS, (orders_without_open_job,)),
     (KEYED_ANSWERS, (answers_without_idempotency_key,)),
     (KEYS, (job_keys_without_job,)),
     (CALL_KEYS, (call_keys,)),

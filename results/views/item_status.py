@@ -9,7 +9,7 @@ Retrying: an execution failed and the next one is scheduled. A copy is pending o
 original has ended.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -89,6 +89,9 @@ class ItemQuery:
     limit: int
     status: ItemStatus | None = None
     has_copies: bool = False  # the job was deduplicated
+    positions: Sequence[int] | None = None
+    """In the order of emission, of the indexes from `first` to the end of the window; None: they
+    are the indexes."""
 
 
 _SHOWN: Final = item_columns(
@@ -115,23 +118,36 @@ ORDER BY span.item_index LIMIT :limit
 """  # noqa: S608  no outside input
 
 _OPEN: Final = "ended.outcome IS NULL"
-_EMITTED: Final = f"{_OPEN} AND waiting.attempt IS NULL AND span.item_index < :emitted"
-_CONDITIONS: Final = {
-    ItemStatus.PENDING: f"{_OPEN} AND waiting.attempt IS NULL AND span.item_index >= :emitted",
-    ItemStatus.QUEUED: f"{_EMITTED} AND span.item_index <> ALL(CAST(:dispatched AS int[]))",
-    ItemStatus.DISPATCHED: f"{_EMITTED} AND span.item_index = ANY(CAST(:dispatched AS int[]))",
-    ItemStatus.RETRYING: f"{_OPEN} AND waiting.attempt IS NOT NULL",
-    **{
-        status: f"ended.outcome = {status.outcome.value}"
-        for status in ItemStatus
-        if status.outcome is not None
-    },
+_EMITTED: Final = {
+    False: "span.item_index < :emitted",
+    True: "span.item_index = ANY(CAST(:emitted_indexes AS int[]))",
 }
+"""The condition that an item was emitted, by whether the query has positions."""
+
+
+def _condition(status: ItemStatus | None, emitted: str) -> str:
+    """Return the condition of a status; None: of every item."""
+    waits = f"{_OPEN} AND waiting.attempt IS NULL"
+    if status is None:
+        return "true"
+    if status.outcome is not None:
+        return f"ended.outcome = {status.outcome.value}"
+    return {
+        ItemStatus.PENDING: f"{waits} AND NOT {emitted}",
+        ItemStatus.QUEUED: f"{waits} AND {emitted}"
+        " AND span.item_index <> ALL(CAST(:dispatched AS int[]))",
+        # Only what was emitted can be dispatched.
+        ItemStatus.DISPATCHED: f"{waits} AND span.item_index = ANY(CAST(:dispatched AS int[]))",
+        ItemStatus.RETRYING: f"{_OPEN} AND waiting.attempt IS NOT NULL",
+    }[status]
+
+
 _STATEMENTS: Final = {
-    status: sa.text(_READ.format(condition=_CONDITIONS.get(status, "true"))).bindparams(
-        sa.bindparam("job", type_=sa.Uuid)
-    )
+    (status, has_positions): sa.text(
+        _READ.format(condition=_condition(status, emitted))
+    ).bindparams(sa.bindparam("job", type_=sa.Uuid))
     for status in (None, *ItemStatus)
+    for has_positions, emitted in _EMITTED.items()
 }
 
 
@@ -144,6 +160,11 @@ def read_items(
     """
     cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == query.job_id)
     emitted = connection.scalar(cursor) or 0
+    emitted_indexes: Collection[int] = range(emitted)
+    if query.positions is not None:
+        emitted_indexes = {
+            index for index, place in enumerate(query.positions, query.first) if place < emitted
+        }
     first, span = _span(query, emitted, dispatched)
     last = min(first + span, query.total_count) - 1
     parameters = {
@@ -153,9 +174,10 @@ def read_items(
         "job": query.job_id,
         "limit": query.limit,
         "emitted": emitted,
+        "emitted_indexes": [*emitted_indexes] if query.positions is not None else [],
         "dispatched": list(dispatched),
     }
-    statement = _STATEMENTS[query.status]
+    statement = _STATEMENTS[query.status, query.positions is not None]
     names = statement.compile().params
     rows = connection.execute(statement, {n: v for n, v in parameters.items() if n in names}).all()
     is_full = len(rows) == query.limit
@@ -167,7 +189,7 @@ def read_items(
         [
             ItemView(
                 row.item_index,
-                _status(row, emitted, dispatched),
+                _status(row, emitted_indexes, dispatched),
                 row,
                 dispatched.get(row.item_index),
                 failures.get(row.item_index, []),
@@ -185,7 +207,7 @@ def _span(query: ItemQuery, emitted: int, dispatched: Mapping[int, str]) -> tupl
     first = query.first
     if query.status is None:
         return first, query.limit
-    if query.status is ItemStatus.PENDING:
+    if query.status is ItemStatus.PENDING and query.positions is None:
         first = max(first, emitted)
     if query.status is ItemStatus.DISPATCHED:
         later = [index for index in dispatched if index >= first]
@@ -193,14 +215,16 @@ def _span(query: ItemQuery, emitted: int, dispatched: Mapping[int, str]) -> tupl
     return first, WINDOW_ITEMS
 
 
-def _status(row: sa.Row[Any], emitted: int, dispatched: Mapping[int, str]) -> ItemStatus:
+def _status(
+    row: sa.Row[Any], emitted: Collection[int], dispatched: Mapping[int, str]
+) -> ItemStatus:
     if row.outcome is not None:
         return ItemStatus(Outcome(row.outcome).label)
     if row.next_attempt is not None:
         return ItemStatus.RETRYING
-    if row.item_index >= emitted:
-        return ItemStatus.PENDING
-    return ItemStatus.DISPATCHED if row.item_index in dispatched else ItemStatus.QUEUED
+    if row.item_index in dispatched:
+        return ItemStatus.DISPATCHED
+    return ItemStatus.QUEUED if row.item_index in emitted else ItemStatus.PENDING
 
 
 def _read_copies(connection: sa.Connection, job_id: UUID, indexes: Sequence[int]) -> frozenset[int]:

@@ -62,6 +62,19 @@ def test_records_stay_in_the_shard_in_order_and_their_headers_name_the_items(
         assert sorted(item.index for item in chunk.items) == list(named.indexes)
 
 
+@given(items=some_items(), first=st.integers(0, 10**6))
+def test_positions_grow_along_each_partition(items: list[Item], first: int) -> None:
+    sender = SentRecords()
+    positions = {item.index: place for place, item in enumerate(items, first)}
+    send_items(sender, JOB, items, positions=positions)
+    seen: dict[int | None, int] = {}
+    for sent in sender.records:
+        chunk = decode(Chunk, sent.value, sent.headers)
+        assert chunk.position == positions[chunk.items[0].index]
+        assert chunk.position >= seen.get(sent.partition, first)
+        seen[sent.partition] = chunk.position
+
+
 ITEMS, BYTES = 10, 1000
 counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 1500)), max_size=20)
 

@@ -168,6 +168,17 @@ def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: li
     assert (letter.topic, letter.partition, letter.offset) == ("requests.bulk", 3, 17)
 
 
+def test_exactly_the_items_of_an_ordered_chunk_fail() -> None:
+    indexes = [900_000, 3, 17, 2, 5]
+    chunk = Chunk(job_ref(), [Item(index, "c", b"", 1) for index in indexes], position=40)
+    headers = chunk_headers(chunk, "bulk")
+    record = ReceivedRecord("requests.bulk", 3, 17, b"key", headers, b"x", 0)
+    log = SentRecords()
+    assert send_unreadable(log, DeadLetterSender(log), record, lambda _: None) == 2
+    outcomes = decode(Outcomes, log.records[1].value, log.records[1].headers)
+    assert [one.index for one in outcomes.items] == sorted(indexes)
+
+
 @pytest.mark.parametrize("name", ["model", "attempt", "class"])
 @pytest.mark.parametrize("value", [None, b"9" * 30, b"-1", b"\xff"])
 def test_other_headers_are_not_required_to_fail_items(name: str, value: bytes | None) -> None:

@@ -1,6 +1,7 @@
 """Goal: accepted items can be stored, executed and identified; errors are reported by line."""
 
 import json
+import pickle
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -43,10 +44,13 @@ LONG_LINE = with_input(b'"%s"' % (b"x" * 500))
 def validated(*lines: bytes, line_bytes_max: int = 2**20, **given: Any) -> ValidationResult:
     data = b"\n".join(lines)
     models = {"small": SMALL, "chat": CHAT}
-    defaults: dict[str, Any] = {"items_max": 1000, "find_model": models.get}
+    defaults: dict[str, Any] = {
+        "items_max": 1000,
+        "find_model": models.get,
+        "endpoint": ENDPOINT,
+    }
     return validate_file(
         lambda: input_lines([data], line_bytes_max=line_bytes_max),
-        endpoint=ENDPOINT,
         line_bytes_max=line_bytes_max,
         **(defaults | given),
     )
@@ -346,3 +350,38 @@ def test_a_line_of_too_many_values_is_not_decoded() -> None:
     tracemalloc.stop()
     assert (error.code, error.line, error.param) == (ErrorCode.INVALID_VALUE, 1, "body.input")
     assert peak < 5_000_000
+
+
+def chat_lines(count: int) -> list[bytes]:
+    """Lines of which every third has the same long start."""
+    return [
+        line(
+            f"id-{n}",
+            url="/v1/chat/completions",
+            body={
+                "model": "chat",
+                "messages": [{"role": "system", "content": f"{n % 3}" * 2000}],
+            },
+        )
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_on", "is_found"),
+    [
+        (chat_lines(300), True, True),
+        (chat_lines(300), False, False),
+        (chat_lines(150), True, False),
+        ([*chat_lines(300), b"junk"], True, False),
+        ([*chat_lines(300), chat_lines(1)[0]], True, False),
+    ],
+    ids=["found", "off", "small", "invalid", "repeated id"],
+)
+def test_only_a_valid_file_has_an_order(lines: list[bytes], is_on: bool, is_found: bool) -> None:
+    found = validated(*lines, endpoint="/v1/chat/completions", orders_items=is_on)
+    assert (found.order is not None) == is_found
+    if found.order is not None:
+        assert [n % 3 for n in found.order.sequence().tolist()] == sorted(n % 3 for n in range(300))
+        again = pickle.loads(pickle.dumps(found))
+        assert again.order.positions.tolist() == found.order.positions.tolist()

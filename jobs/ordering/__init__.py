@@ -1,0 +1,1 @@
+"""The order in which items of a bulk job are emitted: by shared prefixes of their prompts."""

@@ -1,0 +1,126 @@
+"""Collects what the order of a file follows from: prefixes of its prompts, and token estimates."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
+from core.bodies.token_estimates import CONTEXT_TOKENS_MAX
+from jobs.ordering.item_order import FileItems, ItemOrder, find_order
+
+PREFIX_CHARS: Final = (256, 512, 1024, 2048, 4096, 8192)
+"""Lengths of the prefixes that are compared; 256 characters are about four blocks of vLLM."""
+
+ITEMS_MAX: Final = 4_000_000
+"""Items of an ordered file at most; the memory of more is not taken."""
+
+ORDERED_ENDPOINTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Endpoints whose engines reuse the cached keys and values of a prefix."""
+
+_BYTES_PER_TOKEN: Final = 4
+_NONE: Final = (0,) * len(PREFIX_CHARS)
+_UINT32_MAX: Final = 2**32 - 1
+_LINE_OVERHEAD: Final = 64  # the least bytes of a line that are not part of its prompt
+
+
+class PromptPrefixes:
+    """The prefixes of the items of one file, in 36 bytes each. They never leave this process.
+
+    Prefixes are compared by Python's hash, which is keyed per process (PEP 456), cut to 32 bits:
+    equal hashes of different prefixes cost a few cached tokens.
+    """
+
+    def __init__(self) -> None:
+        self._hashes, self._sizes = array("I"), array("I")
+        self._prompts, self._outputs = array("I"), array("I")
+        self._is_full = False
+
+    def add(self, line_bytes: int, body: Mapping[str, Any]) -> None:
+        """Add the next item, with the bytes of its line."""
+        if len(self._sizes) >= ITEMS_MAX:
+            self._is_full = True
+            return
+        self._sizes.append(min(line_bytes, _UINT32_MAX))
+        self._prompts.append(min(line_bytes // _BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX))
+        self._outputs.append(predicted_output(body))
+        self._hashes.extend(_hashes(body) if line_bytes >= _HASHED_BYTES_MIN else _NONE)
+
+    def find_order(self) -> ItemOrder | None:
+        """Return the order of the items; None if that of the file is as good."""
+        if self._is_full or not self._sizes:
+            return None
+        tokens = tuple(chars // _BYTES_PER_TOKEN for chars in PREFIX_CHARS)
+        hashes = np.frombuffer(self._hashes, dtype=np.uint32).reshape(-1, len(PREFIX_CHARS))
+        items = FileItems(hashes, *map(_uint32, (self._prompts, self._outputs, self._sizes)))
+        return find_order(items, tokens)
+
+
+_HASHED_BYTES_MIN: Final = PREFIX_CHARS[0] + _LINE_OVERHEAD
+
+
+def _uint32(values: "array[int]") -> np.ndarray[Any, np.dtype[np.uint32]]:
+    return np.frombuffer(values, dtype=np.uint32)
+
+
+def _hashes(body: Mapping[str, Any]) -> Sequence[int]:
+    text = prompt_start(body)
+    length = len(text)
+    if length < PREFIX_CHARS[0]:
+        return _NONE
+    return [
+        hash(text[:chars]) & _UINT32_MAX or 1 if chars <= length else 0 for chars in PREFIX_CHARS
+    ]
+
+
+def predicted_output(body: Mapping[str, Any]) -> int:
+    """Return the output tokens to order an item by, before the job has results.
+
+    Half of its limit; without one, the prior. Only the rank counts.
+    """
+    limit = body.get("max_completion_tokens")
+    if limit is None:
+        limit = body.get("max_tokens")
+    choices = body.get("n")
+    tokens = limit / 2 if type(limit) is int and limit > 0 else OUTPUT_TOKENS_PRIOR
+    count = choices if type(choices) is int and choices > 0 else 1
+    return int(min(tokens * count, CONTEXT_TOKENS_MAX))
+
+
+def prompt_start(body: Mapping[str, Any]) -> str:
+    """Return the start of the text that the engine sees, at least as far as it is compared.
+
+    Tools come first, as in most chat templates. The text ends at the first image or other part
+    without text, since its bytes do not show whether the engine sees the same.
+    """
+    messages = body.get("messages")
+    if type(messages) is not list:
+        prompt = body.get("prompt")
+        return prompt if type(prompt) is str else ""
+    tools = body.get("tools")
+    start = repr(tools) if tools else ""
+    for message in messages:
+        if type(message) is not dict:
+            break
+        text, is_complete = _message_text(message)
+        start += f"\n{message.get('role')}:{text}"
+        if not is_complete or len(start) >= PREFIX_CHARS[-1]:
+            break
+    return start
+
+
+def _message_text(message: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the text of a message, and whether it has no part without text."""
+    content = message.get("content")
+    if type(content) is str:
+        return content, True
+    if type(content) is not list:
+        return repr(message), True
+    texts: list[str] = []
+    for part in content:
+        text = part.get("text") if type(part) is dict else None
+        if type(text) is not str:
+            return "".join(texts), False
+        texts.append(text)
+    return "".join(texts), True
