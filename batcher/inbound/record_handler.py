@@ -19,6 +19,7 @@ from core.runtime.futures import run_in_daemon_thread
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
 from topics.records.received_record import ReceivedRecord
+from topics.records.records import Chunk
 
 _RECORD_OVERHEAD_BYTES = 2048  # assumed memory of a record: its headers and Faust's objects
 _RETRY_S = 0.5  # between two lookups while the database is unavailable
@@ -98,9 +99,7 @@ class RecordHandler:
             byte_count=_RECORD_OVERHEAD_BYTES + len(record.value or b""),
         )
         is_redelivery = record.offset < self._redelivered_below.get(partition, 0)
-        chunk = BufferedChunk(
-            decoded.job, decoded.items, ticket, redelivered=is_redelivery or decoded.redelivered
-        )
+        chunk = _buffered(decoded, ticket, is_redelivery=is_redelivery)
         if self._obsolete_items.settle_if_obsolete(chunk):
             return
         if self._queues.admits((chunk.job.tenant_id, chunk.job.pool)):
@@ -132,12 +131,7 @@ class RecordHandler:
             self._acks.settle(ticket, deferred.item_count)
             return
         decoded = read_chunk(record)
-        chunk = BufferedChunk(
-            decoded.job,
-            decoded.items,
-            ticket,
-            redelivered=deferred.is_redelivery or decoded.redelivered,
-        )
+        chunk = _buffered(decoded, ticket, is_redelivery=deferred.is_redelivery)
         if not self._obsolete_items.settle_if_obsolete(chunk):
             self._accept(chunk, is_redelivery=deferred.is_redelivery)
 
@@ -191,14 +185,22 @@ class RecordHandler:
         if chunk.ticket.is_dropped:
             return
         if finished:
-            unfinished = [item for item in chunk.items if item.index not in finished]
-            count = len(chunk.items) - len(unfinished)
+            unfinished = chunk.without(finished)
+            count = len(chunk.items) - (0 if unfinished is None else len(unfinished.items))
             metrics.ITEMS_DROPPED.labels("finished").inc(count)
             if count:
                 self._acks.settle(chunk.ticket, count)
-            if not unfinished:
+            if unfinished is None:
                 return
-            chunk = BufferedChunk(
-                chunk.job, unfinished, chunk.ticket, redelivered=chunk.redelivered
-            )
+            chunk = unfinished
         self._queues.add(chunk, now_s=self._clock.monotonic_s())
+
+
+def _buffered(chunk: Chunk, ticket: AckTicket, *, is_redelivery: bool) -> BufferedChunk:
+    return BufferedChunk(
+        chunk.job,
+        chunk.items,
+        ticket,
+        redelivered=is_redelivery or chunk.redelivered,
+        position=chunk.position,
+    )

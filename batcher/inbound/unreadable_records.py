@@ -37,6 +37,7 @@ def read_chunk(record: ReceivedRecord) -> Chunk:
         0 <= job.day <= NUMBER_MAX
         and isfinite(job.deadline_s)
         and isfinite(begin_by_s)
+        and 0 <= (chunk.position or 0) <= NUMBER_MAX
         and all(map(_is_in_range, chunk.items))
     ):
         raise RecordUnreadableError("the chunk holds numbers out of range")

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.policy.credits import ReplicaCredit
@@ -197,13 +198,16 @@ class BatchSender:
 def _buffered_again(chunk: BufferedChunk) -> BufferedChunk:
     """Return a chunk that left the queues as one that can be queued."""
     redelivered = chunk.redelivered or chunk.job.call is not None
-    return BufferedChunk(chunk.job, chunk.items, chunk.ticket, redelivered=redelivered)
+    return BufferedChunk(
+        chunk.job, chunk.items, chunk.ticket, redelivered=redelivered, position=chunk.position
+    )
 
 
 def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk]:
     """Return buffered chunks as one record chunk per job, file and control version.
 
-    Items are in index order. A batch is usually one chunk of one job, whose item list is reused.
+    Items are in the order of their job. A batch is usually one chunk of one job, whose item list is
+    reused.
     """
     if len(chunks) == 1:
         return [_merge_job_chunks(chunks, now_s)]
@@ -218,14 +222,17 @@ def _merge_job_chunks(chunks: Sequence[BufferedChunk], now_s: float) -> Chunk:
     """Return chunks of one job as one, which has waited as long as the oldest of them."""
     if len(chunks) == 1:
         return chunks[0].to_part(now_s - chunks[0].ticket.arrived_s)
+    chunks = sorted(chunks, key=attrgetter("position"))
     items = [item for chunk in chunks for item in chunk.items]
-    items.sort(key=lambda item: item.index)
+    if all(chunk.is_in_index_order for chunk in chunks):
+        items.sort(key=attrgetter("index"))
     return Chunk(
         chunks[0].job,
         items,
         redelivered=any(chunk.redelivered for chunk in chunks),
         waited_s=max(now_s - chunk.ticket.arrived_s for chunk in chunks),
         charged=sum(chunk.charged for chunk in chunks),
+        position=chunks[0].own_position,
     )
 
 

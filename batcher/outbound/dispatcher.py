@@ -1,7 +1,8 @@
 """The dispatcher: forms and sends batches whenever credit or items arrive.
 
 1. Choose a replica with credit. 2. Choose the batch key of the least served tenant that may close.
-3. Pop the items. 4. Spend the credit. 5. Send.
+3. Items with a prefix group go to the replica of the group, if it is as free. 4. Pop the items.
+5. Spend the credit. 6. Send.
 No timer delays a batch before the producer, where bulk lingers for 3 ms.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 from batcher import metrics
 from batcher.outbound.batch_sender import BatchSender
+from batcher.outbound.group_placement import place_batch
 from batcher.policy.batch_closing import (
     BatchCandidate,
     BatchCloseReason,
@@ -107,11 +109,7 @@ class Dispatcher:
     def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Instant) -> float | None:
         """Send one batch to `replica`, or return the monotonic time at which one may close."""
         due_s: float | None = None
-        cap = item_count_cap(
-            self._limits,
-            items_per_s=replica.capacity.items_per_s,
-            concurrency=replica.capacity.concurrency,
-        )
+        cap = self._cap(replica)
         limits = replace(self._limits, item_count_max=cap)
         for queue in pool.by_fairness():
             candidate = self._candidate(queue, replica)
@@ -122,6 +120,13 @@ class Dispatcher:
             at_s = closes_at_s(candidate, limits=limits, now=now)
             due_s = at_s if due_s is None else min(due_s, at_s)
         return due_s
+
+    def _cap(self, replica: ReplicaCredit) -> int:
+        return item_count_cap(
+            self._limits,
+            items_per_s=replica.capacity.items_per_s,
+            concurrency=replica.capacity.concurrency,
+        )
 
     def _candidate(self, queue: BatchKeyQueue, replica: ReplicaCredit) -> BatchCandidate:
         """Return the batch that `queue` could send to `replica` now."""
@@ -148,9 +153,16 @@ class Dispatcher:
         reason: BatchCloseReason,
         now: Instant,
     ) -> None:
+        choice = None
+        if self._queues.has_groups:
+            replica, choice = place_batch(
+                self._queues, self._ledger, queue, replica, now_s=now.monotonic_s
+            )
+            item_count_max = min(self._cap(replica), replica.free)
         popped = self._queues.pop_batch(
             queue,
             item_count_max=item_count_max,
+            choice=choice,
             token_count_max=self._limits.token_count_max,
             turn_items_max=turn_items(
                 len(self._queues.pools[queue.key.pool].counters),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from batcher.policy.hash_ring import HashRing
 from batcher.policy.replica_index import Rank, ReplicaIndex
 from topics.records.records import Capacity, ReplicaGrants
 
@@ -18,6 +19,9 @@ STALE_S = 1.5
 
 SUFFICIENT_CREDIT_DIVISOR = 4
 """Credit is sufficient from a quarter of the replica's concurrency."""
+
+WINDOW_DECAY = 8
+"""Part (1/8) of a window that was not free which is forgotten at each run of maintenance."""
 
 FORGET_AFTER_S = 24 * 3600.0
 """Silence after which a replica and its count are forgotten; its topic retains no longer past."""
@@ -33,11 +37,17 @@ class ReplicaCredit:
     read_s: float  # monotonic: when its last grant was read
     free_since_s: float  # when its credit last grew from nothing
     has_grants: bool = False  # its grants come from `grants`
+    window: int = 0  # the largest credit of late: that of the replica without items of this batcher
 
     @property
     def free(self) -> int:
         """Items that the grant still allows, at least 0, however old the record is."""
         return max(0, self.granted - self.sent) if self.capacity.available else 0
+
+    @property
+    def load(self) -> int:
+        """An estimate of the items of this batcher that are at the replica."""
+        return max(0, self.window - (self.granted - self.sent))
 
     @property
     def idle(self) -> bool:
@@ -79,6 +89,7 @@ class CreditLedger:
         self._replicas: dict[str, ReplicaCredit] = {}
         self._by_pool: dict[str, ReplicaIndex] = {}  # replicas that may have credit
         self._pool_sizes: dict[str, int] = {}  # silent replicas included
+        self._rings: dict[str, HashRing] = {}  # of pools with prefix groups
 
     @property
     def pools(self) -> frozenset[str]:
@@ -138,7 +149,7 @@ class CreditLedger:
         if not (is_same_epoch and self._free(known, now_s)):
             known.free_since_s = now_s
         if not is_same_epoch:
-            known.sent = 0
+            known.sent = known.window = 0
         if pool != before.pool:
             self._leave_pool(replica_id, before.pool)
             self._pool_sizes[pool] = self._pool_sizes.get(pool, 0) + 1
@@ -148,6 +159,7 @@ class CreditLedger:
         if index is None:
             index = self._by_pool[pool] = ReplicaIndex(self._rank)
         index.mark_changed(replica_id)
+        self._update_load(known)
 
     def available(self, replica_id: str, *, now_s: float) -> int:
         """Return the items that may be sent to the replica now."""
@@ -163,6 +175,27 @@ class CreditLedger:
         index = self._by_pool.get(pool)
         found = None if index is None else index.best(self._is_usable, now_s=now_s)
         return None if found is None else self._replicas[found]
+
+    def ring(self, pool: str) -> HashRing:
+        """Return the ring of the replicas that `best` considers, with their loads."""
+        ring = self._rings.get(pool)
+        if ring is None:
+            ring = self._rings[pool] = HashRing()
+            for replica_id in sorted(self.candidates(pool)):
+                self._update_load(self._replicas[replica_id])
+        return ring
+
+    def replica(self, replica_id: str) -> ReplicaCredit:
+        """Return a known replica."""
+        return self._replicas[replica_id]
+
+    def is_as_free(self, replica_id: str, best: Rank, *, now_s: float) -> bool:
+        """Return whether a replica can be used like one of the rank: as safe, and idle if it is."""
+        known = self._replicas[replica_id]
+        if known.granted <= known.sent:
+            return False
+        rank = self._rank(replica_id, now_s)
+        return rank is not None and rank[:2] <= best[:2] and self._is_reachable(known.capacity)
 
     def spend(self, replica_id: str, item_count: int, *, now_s: float) -> None:
         """Deduct items that are sent to the replica; never more than `available`."""
@@ -185,8 +218,9 @@ class CreditLedger:
         Each restart of a replica is a new replica.
         """
         for replica_id, known in list(self._replicas.items()):
+            known.window -= (known.window - max(0, known.granted - known.sent)) // WINDOW_DECAY
             if self._is_silent(known, now_s):
-                self._by_pool[known.capacity.pool].discard(replica_id)
+                self._discard(replica_id, known.capacity.pool)
             if now_s - known.read_s > FORGET_AFTER_S:
                 del self._replicas[replica_id]
                 self._leave_pool(replica_id, known.capacity.pool)
@@ -199,12 +233,25 @@ class CreditLedger:
     def _add_sent(self, known: ReplicaCredit, item_count: int) -> None:
         known.sent += item_count
         self._by_pool[known.capacity.pool].mark_changed(known.capacity.replica_id)
+        self._update_load(known)
+
+    def _update_load(self, known: ReplicaCredit) -> None:
+        known.window = max(known.window, known.granted - known.sent)
+        capacity = known.capacity
+        if (ring := self._rings.get(capacity.pool)) is not None:
+            ring.set_load(capacity.replica_id, known.load, max(1, capacity.concurrency))
 
     def _leave_pool(self, replica_id: str, pool: str) -> None:
-        self._by_pool[pool].discard(replica_id)
+        self._discard(replica_id, pool)
         self._pool_sizes[pool] -= 1
         if not self._pool_sizes[pool]:
             del self._pool_sizes[pool], self._by_pool[pool]
+            self._rings.pop(pool, None)
+
+    def _discard(self, replica_id: str, pool: str) -> None:
+        self._by_pool[pool].discard(replica_id)
+        if (ring := self._rings.get(pool)) is not None:
+            ring.remove(replica_id)
 
     def _is_usable(self, replica_id: str) -> bool:
         return self._is_reachable(self._replicas[replica_id].capacity)

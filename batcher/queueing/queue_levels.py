@@ -1,6 +1,6 @@
 """The queue levels of a pool: batch key, tenant, job.
 
-    pool ─► batch key (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
+    pool ─► batch key (model, version, endpoint) ─► tenant ─► job ─► chunks, in the job's order
 
 Tenants share by tokens served and their weights. Of a tenant's jobs the lowest rank goes first, and
 equal ranks share by tokens too, see `core.urgency`. The online calls of a tenant queue as one job,
@@ -16,6 +16,7 @@ from batcher.policy.fairness import VirtualCounters, service_cost
 from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 from batcher.policy.service_ledger import ServiceLedger
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
+from batcher.queueing.prefix_groups import PrefixGroups
 from topics.records.records import JobRef
 
 _CALLS = UUID(int=0)
@@ -32,13 +33,14 @@ def job_key(job: JobRef) -> UUID:
 class JobQueue:
     """The chunks of one job under one batch key."""
 
-    __slots__ = ("_chunks", "job", "rank")
+    __slots__ = ("_chunks", "groups", "job", "rank")
 
     def __init__(self, job: JobRef) -> None:
         """Start empty; `job` is that of the newest chunk."""
         self.job = job
         self.rank = 0  # among the jobs of its tenant; the lowest goes first
         self._chunks: IndexedPriorityQueue[BufferedChunk, float] = IndexedPriorityQueue()
+        self.groups: PrefixGroups | None = None  # None: no chunk has a prefix group
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -46,15 +48,20 @@ class JobQueue:
     def add(self, chunk: BufferedChunk) -> None:
         """Add a chunk."""
         self.job = job = chunk.job
-        priority = chunk.items[0].index if job.call is None else job.deadline_s
-        self._chunks.set_priority(chunk, priority)
+        self._chunks.set_priority(chunk, chunk.position if job.call is None else job.deadline_s)
+        if chunk.prefix_group:
+            if self.groups is None:
+                self.groups = PrefixGroups(job.job_id)
+            self.groups.add(chunk)
 
     def remove(self, chunk: BufferedChunk) -> None:
         """Remove a chunk."""
         self._chunks.remove(chunk)
+        if chunk.prefix_group and self.groups is not None:
+            self.groups.remove(chunk)
 
     def first(self) -> BufferedChunk:
-        """Return, without removing it, the chunk of the lowest item index or nearest deadline."""
+        """Return, without removing it, the chunk of the lowest position or nearest deadline."""
         return self._chunks.first()
 
 
@@ -116,9 +123,9 @@ class TenantQueue:
             queue.rank = rank(queue.job)
             self._update_order(job_id, queue)
 
-    def first(self) -> BufferedChunk:
-        """Return the next chunk of the job of the lowest rank, of equals the least served."""
-        return self._jobs[self._order.first()].first()
+    def first(self) -> JobQueue:
+        """Return the job of the lowest rank, of equals the least served."""
+        return self._jobs[self._order.first()]
 
     def _update_order(self, job_id: UUID, queue: JobQueue) -> None:
         self._order.set_priority(job_id, (queue.rank, self._counters.counter(job_id)))

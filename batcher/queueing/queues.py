@@ -12,7 +12,8 @@ from batcher.policy.buffer_quotas import BufferUsage, TenantPool
 from batcher.policy.fairness import VirtualCounters
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.deferred_records import DeferredRecord, DeferredRecords
-from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue, TenantQueue
+from batcher.queueing.prefix_groups import GroupChoice
+from batcher.queueing.queue_levels import BatchKeyQueue, JobQueue, PoolQueue, TenantQueue
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import JobRef
 
@@ -45,6 +46,12 @@ class Queues:
         self.reserved_count = 0
         self.deferred = DeferredRecords(deferred_max)
         self._chunks: set[BufferedChunk] = set()
+        self._grouped_count = 0  # chunks with a prefix group
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether items with a prefix group wait."""
+        return self._grouped_count > 0
 
     @property
     def is_full(self) -> bool:
@@ -98,7 +105,14 @@ class Queues:
         return float("-inf") if known is None else known.last_added_s
 
     def add(self, chunk: BufferedChunk, *, now_s: float) -> None:
-        """Add a chunk."""
+        """Add a chunk, one of several prefix groups as a chunk of each."""
+        if chunk.prefix_group or chunk.items[-1].prefix_group:
+            for part in chunk.split_by_group():
+                self._add(part, now_s)
+        else:
+            self._add(chunk, now_s)
+
+    def _add(self, chunk: BufferedChunk, now_s: float) -> None:
         job = chunk.job
         key = batch_key_of(job)
         pool = self.pools.get(key.pool) or self._new_pool(key.pool)
@@ -117,6 +131,7 @@ class Queues:
         pool.weights[job.tenant_id] = job.weight
         self._count(pool, queue, chunk, +1)
         self._chunks.add(chunk)
+        self._grouped_count += chunk.prefix_group != 0
 
     def pop_batch(
         self,
@@ -125,16 +140,26 @@ class Queues:
         item_count_max: int,
         token_count_max: int,
         turn_items_max: int | None = None,
+        choice: GroupChoice | None = None,
     ) -> list[BufferedChunk]:
         """Remove a batch from a queue that is not empty, the least served tenant and job first.
 
         The batch has at least one item. A chunk is split if it is the first and does not fit, or
-        if it has more than `turn_items_max` items and another tenant waits.
+        if it has more than `turn_items_max` items and another tenant waits. `choice` chooses the
+        chunks of jobs with prefix groups.
         """
         batch: list[BufferedChunk] = []
         items_left, tokens_left, bytes_left = item_count_max, token_count_max, BATCH_BYTES_MAX
         while queue.item_count and items_left:
-            chunk = self._next(queue)
+            job = self.next_job(queue)
+            if choice is None:
+                chunk = job.first()
+            else:
+                is_half_full = 2 * items_left <= item_count_max
+                chosen = choice.next_chunk(job, is_half_full=is_half_full)
+                if chosen is None:
+                    break
+                chunk = chosen
             count = len(chunk.items)
             if turn_items_max is not None and count > turn_items_max and len(queue.tenants) > 1:
                 count = min(turn_items_max, items_left)
@@ -159,6 +184,7 @@ class Queues:
             return
         chunk.is_removed = True
         self._chunks.discard(chunk)
+        self._grouped_count -= chunk.prefix_group != 0
         job, key = chunk.job, batch_key_of(chunk.job)
         pool = self.pools[key.pool]
         queue = pool.batch_keys[key]
@@ -208,7 +234,8 @@ class Queues:
             self.remove(chunk)
         return front
 
-    def _next(self, queue: BatchKeyQueue) -> BufferedChunk:
+    def next_job(self, queue: BatchKeyQueue) -> JobQueue:
+        """Return the next job of a queue that is not empty, of the least served tenant."""
         return queue.tenants[self.pools[queue.key.pool].next_tenant(queue)].first()
 
     def _split(self, queue: BatchKeyQueue, chunk: BufferedChunk, count: int) -> BufferedChunk:

@@ -1,0 +1,34 @@
+"""Places the next prefix group of a job at the replica whose cache holds the prefix."""
+
+from batcher.policy.credits import CreditLedger, ReplicaCredit
+from batcher.policy.prefix_affinity import place_group
+from batcher.queueing.prefix_groups import GroupChoice
+from batcher.queueing.queue_levels import BatchKeyQueue
+from batcher.queueing.queues import Queues
+
+
+def place_batch(
+    queues: Queues, ledger: CreditLedger, queue: BatchKeyQueue, best: ReplicaCredit, *, now_s: float
+) -> tuple[ReplicaCredit, GroupChoice]:
+    """Return the replica of the next batch of `queue`, and how its chunks are chosen.
+
+    `best` is the replica that gets it without a prefix group. Another one is chosen only if it is
+    as free: no batch waits at a busy replica while another is idle.
+    """
+    ring = ledger.ring(queue.key.pool)
+    job = queues.next_job(queue)
+    groups, first = job.groups, job.first().prefix_group
+    if groups is None or not first:
+        return best, GroupChoice(best.capacity.replica_id, ring)
+    rank = best.rank(now_s)
+    group, replica_id = place_group(
+        ring,
+        (first, groups.key(first)),
+        best.capacity.replica_id,
+        is_free=lambda replica_id: ledger.is_as_free(replica_id, rank, now_s=now_s),
+        owned_by=lambda replica_id: groups.owned_by(replica_id, ring),
+    )
+    groups.record_run(first, group)
+    choice = GroupChoice(replica_id, ring)
+    choice.begin_run(job, group)
+    return ledger.replica(replica_id), choice
