@@ -19,11 +19,10 @@ from batcher.inbound.record_handler import RecordHandler
 from batcher.inbound.redelivered_items import FindFinishedItems
 from batcher.inbound.unreadable_records import send_unreadable
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
-from batcher.outbound.capacity_reader import capacity_reader, grant_reader
 from batcher.outbound.demand_publisher import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
-from batcher.outbound.record_reader import RecordReader
 from batcher.outbound.service_publisher import ServicePublisher
+from batcher.outbound.state_readers import StateHandlers, StateReaders
 from batcher.periodic import PeriodicTasks
 from batcher.policy.compute_model import ComputeModel
 from batcher.policy.credits import CreditLedger
@@ -48,7 +47,7 @@ from topics.clients.record_fetcher import RecordFetcher
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.clients.unreadable_partitions import UnreadablePartitions
 from topics.errors import KafkaUnavailableError
-from topics.records.catalogue import REQUESTS, SERVICE, USAGE
+from topics.records.catalogue import REQUESTS
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, ReplicaGrants, ServiceReport, UsageReport
 from topics.settings import KafkaSettings
@@ -140,34 +139,18 @@ class Batcher:
         self._callers: CallerHeartbeatReader | None = None  # None: this class has no online calls
         if job_class == "interactive":
             self._callers = CallerHeartbeatReader(kafka, client_id=client_id, clock=clock)
-        self._capacity_reader = capacity_reader(
-            kafka,
-            client_id=client_id,
-            on_capacity=partial(self._call_from_thread, self._record_capacity),
-            on_failure=partial(self._call_from_thread, self.on_failure),
-        )
-        self._grant_reader = grant_reader(
+        self._readers = StateReaders(
             kafka,
             job_class,
+            StateHandlers(
+                on_capacity=self._record_capacity,
+                on_grants=self._record_grants,
+                on_service=self._apply_service,
+                on_usage=self._apply_usage,
+                on_failure=self.on_failure,
+            ),
             client_id=client_id,
-            on_grants=partial(self._call_from_thread, self._record_grants),
-            on_failure=partial(self._call_from_thread, self.on_failure),
-        )
-        self._service_reader = RecordReader(
-            kafka,
-            SERVICE,
-            ServiceReport,
-            client_id=client_id,
-            on_records=partial(self._call_from_thread, self._apply_service),
-            on_failure=partial(self._call_from_thread, self.on_failure),
-        )
-        self._usage_reader = RecordReader(
-            kafka,
-            USAGE,
-            UsageReport,
-            client_id=client_id,
-            on_records=partial(self._call_from_thread, self._apply_usage),
-            on_failure=partial(self._call_from_thread, self.on_failure),
+            call_from_thread=self._call_from_thread,
         )
         self._exchange = ServiceExchange(client_id, job_class)
         self._compute = ComputeModel()
@@ -341,20 +324,14 @@ class Batcher:
             self._controls.start(timeout_s)
             if self._callers is not None:
                 self._callers.start(timeout_s)
-            self._capacity_reader.start_at_end(timeout_s)
-            self._grant_reader.start_at_end(timeout_s)
-            self._service_reader.start()
-            self._usage_reader.start()
+            self._readers.start(timeout_s)
             self._stream.remove_predecessor()
         finally:
             self._is_connecting = False
 
     def _disconnect(self) -> None:
         """Close every connection but Faust's; blocks."""
-        self._capacity_reader.stop()
-        self._grant_reader.stop()
-        self._service_reader.stop()
-        self._usage_reader.stop()
+        self._readers.stop()
         self._fetcher.close()
         if self._callers is not None:
             self._callers.stop()

@@ -1,6 +1,6 @@
 """Reads records of one kind that other roles repeat, from the topic's present end on."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from topics.records.catalogue import Topic
@@ -25,16 +25,18 @@ class RecordReader(Generic[R]):
         client_id: str,
         on_records: Callable[[list[R]], None],
         on_failure: Callable[[Exception], None],
-        newest_of: Callable[[R], Hashable] | None = None,
+        is_newest_enough: bool = False,
+        is_relevant: Callable[[bytes], bool] | None = None,
         partitions: Sequence[int] | None = None,
         poll_interval_s: float = 0.0,
     ) -> None:
         """Both callbacks run in the thread. Records of a newer release are a failure.
 
-        With `newest_of`, `on_records` gets the newest record of each key that it returns. For
-        `partitions` and `poll_interval_s` see `TopicTailReader`.
+        With `is_newest_enough`, `on_records` gets the newest record of each key. Records whose key
+        is not relevant are not decoded. For `partitions` and `poll_interval_s` see `TopicTailReader`.
         """
-        self._kind, self._on_records, self._newest_of = kind, on_records, newest_of
+        self._kind, self._on_records = kind, on_records
+        self._is_newest_enough, self._is_relevant = is_newest_enough, is_relevant
         self._tail = TopicTailReader(
             settings,
             topic,
@@ -61,20 +63,20 @@ class RecordReader(Generic[R]):
         self._thread.stop()
 
     def _read_records(self, records: list[ReceivedRecord]) -> None:
-        if found := decoded(self._kind, records, self._newest_of):
+        wanted: Iterable[ReceivedRecord] = records
+        if self._is_newest_enough:
+            wanted = newest_by_key(records)
+        if (is_relevant := self._is_relevant) is not None:
+            wanted = [record for record in wanted if is_relevant(record.key or b"")]
+        if found := decoded(self._kind, wanted):
             self._on_records(found)
 
 
-def decoded(
-    kind: type[R],
-    records: Iterable[ReceivedRecord],
-    newest_of: Callable[[R], Hashable] | None = None,
-) -> list[R]:
-    """Return the readable records, of those with the same key the newest; without keys, all.
+def newest_by_key(records: Iterable[ReceivedRecord]) -> Iterable[ReceivedRecord]:
+    """Return the newest record of each key, and every record without one."""
+    return {record.key or record.offset: record for record in records}.values()
 
-    Raises SchemaTooNewError.
-    """
-    found = [record for _, record in decode_records(kind, records) if record is not None]
-    if newest_of is None:
-        return found
-    return list({newest_of(record): record for record in found}.values())
+
+def decoded(kind: type[R], records: Iterable[ReceivedRecord]) -> list[R]:
+    """Return the readable records. Raises SchemaTooNewError."""
+    return [record for _, record in decode_records(kind, records) if record is not None]

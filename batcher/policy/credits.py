@@ -111,16 +111,8 @@ class CreditLedger:
             and not self._is_silent(known, now_s)
         )
         if known is not None and has_grants:
-            sending = known.capacity
-            known.capacity = replace(
-                capacity,
-                partitions=sending.partitions,
-                concurrency=sending.concurrency,
-                available=sending.available,
-                in_danger=sending.in_danger,
-                in_flight_jobs=None,  # intake's: thousands of ids
-                output_means=None,
-            )
+            if known.capacity.items_per_s != capacity.items_per_s:
+                known.capacity = replace(known.capacity, items_per_s=capacity.items_per_s)
         else:
             self._apply(capacity, capacity.granted, now_s=now_s, has_grants=False)
 
@@ -129,8 +121,23 @@ class CreditLedger:
         if grants.job_class != self._job_class:
             return
         known = self._replicas.get(grants.replica_id)
+        if known is not None and known.has_grants and _is_same_state(known.capacity, grants):
+            self._update_granted(known, grants.granted.get(self._batcher_id, 0), now_s)
+            return
         capacity = _with_grants(None if known is None else known.capacity, grants)
         self._apply(capacity, grants.granted, now_s=now_s, has_grants=True)
+
+    def _update_granted(self, known: ReplicaCredit, granted: int, now_s: float) -> None:
+        """Apply grants of a replica whose state is known: 5,000 a second with 1,000 replicas."""
+        silence_s = now_s - known.read_s
+        known.read_s = now_s
+        if granted == known.granted and silence_s <= STALE_S:
+            return  # its rank is the same
+        if known.granted <= known.sent or silence_s > self._silence_s_max:
+            known.free_since_s = now_s
+        known.granted = granted
+        self._by_pool[known.capacity.pool].mark_changed(known.capacity.replica_id)
+        self._update_load(known)
 
     def _apply(
         self, capacity: Capacity, granted: Mapping[str, int], *, now_s: float, has_grants: bool
@@ -284,13 +291,7 @@ def _with_grants(known: Capacity | None, grants: ReplicaGrants) -> Capacity:
             available=grants.available,
             in_danger=grants.in_danger,
         )
-    if (
-        known.epoch == grants.epoch
-        and known.in_danger == grants.in_danger
-        and known.available == grants.available
-        and known.concurrency == grants.concurrency
-        and known.partitions == grants.partitions
-    ):
+    if _is_same_state(known, grants):
         return known
     return replace(
         known,
@@ -300,4 +301,15 @@ def _with_grants(known: Capacity | None, grants: ReplicaGrants) -> Capacity:
         concurrency=grants.concurrency,
         available=grants.available,
         in_danger=grants.in_danger,
+    )
+
+
+def _is_same_state(known: Capacity, grants: ReplicaGrants) -> bool:
+    return (
+        known.epoch == grants.epoch
+        and known.in_danger == grants.in_danger
+        and known.available == grants.available
+        and known.concurrency == grants.concurrency
+        and known.partitions == grants.partitions
+        and known.pool == grants.pool
     )

@@ -20,6 +20,7 @@ from batcher.policy.credits import CreditLedger
 from benchmarks.children.capacity_load import BATCHERS
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from core.clock import SystemClock
+from core.runtime.role_lifecycle import report_ready
 from jobs.expansion.pool_capacity import POLL_INTERVAL_S, PoolCapacities
 from topics.records.catalogue import CAPACITY
 from topics.records.received_record import ReceivedRecord
@@ -117,6 +118,7 @@ async def read_as_batcher(
 
     capacities = capacity_reader(
         kafka,
+        "bulk",
         client_id="batcher",
         on_capacity=lambda capacities: call(record_capacity, capacities),
         on_failure=_raise,
@@ -135,6 +137,7 @@ async def read_as_batcher(
 
 def measure(counts: Counts, seconds: float, use: Callable[[], object]) -> None:
     """Measure for so many seconds and report."""
+    report_ready()  # tunes the garbage collector, as in a role
     report_line("ready")
     wait_for_line()
     time.sleep(SETTLE_S)

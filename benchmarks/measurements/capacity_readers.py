@@ -71,7 +71,8 @@ def _read(servers: str, style: str, count: int, seconds: float, folder: Path) ->
             child.send_line("go")
         found = json.loads(reader.expect("result", seconds + _START_S_MAX))
         writer.expect("result", seconds + _START_S_MAX)
-    wanted = count * found["seconds"] * (6 if style == "batcher" else 1)
+    # Half of the replicas are of another class, whose capacity a batcher reads now and then.
+    wanted = count * found["seconds"] * (5.5 if style == "batcher" else 1)
     if found["records"] < _SHARE_MIN * wanted:
         raise VoidRunError(f"{found['records']:,} of {wanted:,.0f} records were read")
     return Run(

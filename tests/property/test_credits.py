@@ -228,7 +228,7 @@ def test_capacity_counts_again_while_grants_are_silent() -> None:
 
 changes = st.lists(
     st.tuples(
-        st.sampled_from(["grant", "spend", "unreachable", "reachable", "danger"]),
+        st.sampled_from(["grant", "repeat", "spend", "unreachable", "reachable", "danger"]),
         st.integers(0, 9),
         st.integers(1, 40),
         st.floats(0, 1),
@@ -249,13 +249,16 @@ def test_the_index_finds_a_best_replica_as_a_search_of_all_does(
         is_reachable=lambda one: one.replica_id not in unreachable,
     )
     now_s, total = 0.0, 0
+    newest: dict[str, ReplicaGrants] = {}
     for action, number, amount, passes_s in changes:
         name = f"r{number}"
         now_s += RECHECK_S + passes_s
         if action in ("grant", "danger"):
             total += amount
-            one = grants(total, replica_id=name, in_danger=action == "danger")
-            book.record_grants(one, now_s=now_s)
+            newest[name] = grants(total, replica_id=name, in_danger=action == "danger")
+            book.record_grants(newest[name], now_s=now_s)
+        elif action == "repeat" and name in newest:
+            book.record_grants(newest[name], now_s=now_s)
         elif action == "spend" and (free := book.available(name, now_s=now_s)):
             book.spend(name, min(free, amount), now_s=now_s)
         elif action == "unreachable":

@@ -295,7 +295,9 @@ class Replica:
             self._send(GRANTS, grants_of(capacity, dict(self._granted)), self._grants_partition)
 
     def _send(self, topic: Topic, record: Record, partition: int) -> None:
-        sent: Any = {"key": self._pool.encode(), "headers": kind_headers(type(record))}
+        replica = f"replica-{self._pool}:{self._class}"
+        key = replica if topic is GRANTS else f"{self._pool}:{replica}"
+        sent: Any = {"key": key.encode(), "headers": kind_headers(type(record))}
         self._producer.send(topic.name, encode(record), partition=partition, **sent)
 
 

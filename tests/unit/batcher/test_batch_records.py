@@ -11,12 +11,13 @@ from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.unreadable_records import failed_outcomes, send_unreadable
 from batcher.outbound import record_reader
 from batcher.outbound.batch_sender import BatcherIdentity, BatchSender, batch_headers, merge_chunks
-from batcher.outbound.capacity_reader import capacity_reader, replica_and_class
-from batcher.outbound.record_reader import decoded
+from batcher.outbound.capacity_reader import OTHER_CLASS_S, CapacityFilter, capacity_reader
+from batcher.outbound.record_reader import decoded, newest_by_key
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of, chunk_bytes
 from batcher.queueing.queues import Queues
 from core.limits import RECORD_BYTES_MAX
 from core.outcomes import Outcome
+from tests.support.clock import ManualClock
 from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import buffered, capacity, job_ref
 from topics.clients.dead_letter_sender import DeadLetterSender
@@ -195,20 +196,32 @@ def test_other_headers_are_not_required_to_fail_items(name: str, value: bytes | 
 
 def of_replica(replica: str, granted: int, job_class: str = "bulk") -> ReceivedRecord:
     value = encode(capacity(granted, replica_id=replica, job_class=job_class))
-    return ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
+    key = f"p:{replica}:{job_class}".encode()
+    return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), value, 0)
 
 
 def test_latest_capacity_of_each_replica_and_class_counts() -> None:
-    torn = ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
-    gone = ReceivedRecord("capacity", 0, 0, None, [], None, 0)
+    torn = ReceivedRecord("capacity", 0, 1, None, kind_headers(Capacity), b"torn", 0)
+    gone = ReceivedRecord("capacity", 0, 2, None, [], None, 0)
     first = [of_replica("a", 1), of_replica("b", 2), of_replica("a", 4, "interactive")]
     records = [*first, torn, gone, of_replica("a", 3)]
-    found = decoded(Capacity, records, replica_and_class)
+    assert len(list(newest_by_key(records))) == 5
+    found = decoded(Capacity, newest_by_key(records))
     assert {(c.replica_id, c.job_class): c.granted["b"] for c in found} == {
         ("a", "bulk"): 3,
         ("b", "bulk"): 2,
         ("a", "interactive"): 4,
     }
+
+
+def test_capacity_of_the_other_class_is_read_now_and_then() -> None:
+    clock = ManualClock(100.0)
+    wanted = CapacityFilter("bulk", clock.monotonic_s).is_relevant
+    assert all(wanted(b"p:a:bulk") and wanted(b"no key of this form") for _ in range(3))
+    assert [wanted(b"p:a:interactive") for _ in range(3)] == [True, False, False]
+    assert wanted(b"p:b:interactive")
+    clock.advance(OTHER_CLASS_S)
+    assert [wanted(b"p:a:interactive") for _ in range(2)] == [True, False]
 
 
 def test_failure_of_the_capacity_reader_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +232,7 @@ def test_failure_of_the_capacity_reader_is_reported(monkeypatch: pytest.MonkeyPa
     told: list[Exception] = []
     capacity_reader(
         KafkaSettings(bootstrap_servers="127.0.0.1:1"),
+        "bulk",
         client_id="t",
         on_capacity=lambda _: None,
         on_failure=told.append,

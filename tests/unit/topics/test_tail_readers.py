@@ -199,7 +199,7 @@ def test_an_authorization_error_is_raised(monkeypatch: pytest.MonkeyPatch, code:
         tail_of(monkeypatch, message(error=code)).poll(0)
 
 
-def test_a_reader_with_an_interval_polls_half_as_often_while_it_is_busy(
+def test_a_reader_with_an_interval_polls_less_often_while_it_is_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = ManualClock(100.0)
@@ -213,5 +213,5 @@ def test_a_reader_with_an_interval_polls_half_as_often_while_it_is_busy(
         before_s = clock.now_s
         reader._pace()
         waits_s.append(round(clock.now_s - before_s, 6))
-    assert waits_s == [0.01, 0.01, 0.02, 0.02, 0.01]
+    assert waits_s == [0.01, 0.01, 0.02, 0.04, 0.01]
     reader.close()
