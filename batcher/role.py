@@ -22,16 +22,22 @@ from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
 from batcher.outbound.demand_publisher import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
 from batcher.outbound.service_publisher import ServicePublisher
+from batcher.outbound.service_recovery import read_leads
 from batcher.outbound.state_readers import StateHandlers, StateReaders
 from batcher.periodic import PeriodicTasks
 from batcher.policy.compute_model import ComputeModel
 from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
+from batcher.policy.service_restore import Leads
 from batcher.policy.sticky_partitioner import STICKY_S
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
-from batcher.queueing.tenant_service import charge_corrections, charge_remote_service
+from batcher.queueing.tenant_service import (
+    charge_corrections,
+    charge_remote_service,
+    restore_service,
+)
 from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import Clock
@@ -82,8 +88,9 @@ class BatcherDeps:
 async def run_batcher(settings: BatcherSettings, deps: BatcherDeps, stop: threading.Event) -> None:
     """Batch until `stop`. Raises MillraceError when the process must be restarted.
 
-    1. Wait for the broker and check its topics. 2. Read job controls to their end. 3. Join the
-    group. 4. Run. 5. Stop reading, wait for acknowledgements, leave the group.
+    1. Wait for the broker and check its topics. 2. Read job controls to their end, and what tenants
+    were served. 3. Join the group. 4. Run. 5. Stop reading, wait for acknowledgements, leave the
+    group.
     """
     admin = TopicAdmin(deps.kafka)
     check = partial(
@@ -152,6 +159,7 @@ class Batcher:
             client_id=client_id,
             call_from_thread=self._call_from_thread,
         )
+        self._leads: Leads = {}  # of tenants by reports from before this start
         self._exchange = ServiceExchange(client_id, job_class)
         self._compute = ComputeModel()
         self._clock = DatabaseClock(clock, deps.read_database_time)
@@ -191,6 +199,15 @@ class Batcher:
             deps.kafka, REQUESTS[settings.job_class], client_id=f"{identity.batcher_id}-deferred"
         )
         self._deferred_reads = DeferredReads(queues, self._record_handler, self._fetcher.fetch)
+        service = ServicePublisher(self._producer, identity)
+        self._read_leads = partial(
+            read_leads,
+            deps.kafka,
+            self._producer,
+            service,
+            job_class=settings.job_class,
+            client_id=identity.batcher_id,
+        )
         self._sender = BatchSender(
             self._producer,
             acks,
@@ -227,7 +244,7 @@ class Batcher:
                 hold_limit_s=settings.hold_limit_s,
             ),
             demand=DemandPublisher(self._producer, identity, self._clock.database_s),
-            service=ServicePublisher(self._producer, identity),
+            service=service,
             exchange=self._exchange,
             stream=self._stream,
             dead_letters=self._dead_letters,
@@ -301,6 +318,8 @@ class Batcher:
 
     def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
         """Note up to which offset the records of new partitions may have been dispatched before."""
+        restore_service(self._queues, self._leads, now_s=self._clock.monotonic_s())
+        self._leads = {}
         self._record_handler.on_assign(end_offsets)
 
     def on_revoke(self, partitions: list[Partition]) -> None:
@@ -319,12 +338,16 @@ class Batcher:
         self._dispatcher.wake()
 
     def _connect(self, timeout_s: float) -> None:
-        """Read job controls, callers, capacity and grants; blocks. Raises KafkaUnavailableError."""
+        """Read job controls, callers, capacity, grants and leads; blocks.
+
+        Raises KafkaUnavailableError.
+        """
         try:
             self._controls.start(timeout_s)
             if self._callers is not None:
                 self._callers.start(timeout_s)
             self._readers.start(timeout_s)
+            self._leads = self._read_leads()
             self._stream.remove_predecessor()
         finally:
             self._is_connecting = False

@@ -33,7 +33,8 @@ class RecordReader(Generic[R]):
         """Both callbacks run in the thread. Records of a newer release are a failure.
 
         With `is_newest_enough`, `on_records` gets the newest record of each key. Records whose key
-        is not relevant are not decoded. For `partitions` and `poll_interval_s` see `TopicTailReader`.
+        is not relevant are not decoded. For `partitions` and `poll_interval_s` see
+        `TopicTailReader`.
         """
         self._kind, self._on_records = kind, on_records
         self._is_newest_enough, self._is_relevant = is_newest_enough, is_relevant

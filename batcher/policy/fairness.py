@@ -32,6 +32,7 @@ class VirtualCounters(Generic[K]):
         """Start without clients."""
         self._active: IndexedPriorityQueue[K, float] = IndexedPriorityQueue()
         self._inactive: IndexedPriorityQueue[K, float] = IndexedPriorityQueue()
+        self._expected: dict[K, float] = {}  # clients with work that has not been read again yet
         self._level = 0.0
 
     def __len__(self) -> int:
@@ -47,6 +48,9 @@ class VirtualCounters(Generic[K]):
     def activate(self, client: K) -> None:
         """Add a client with work; an active one is unchanged."""
         if client in self._active:
+            return
+        if client in self._expected:
+            self._active.set_priority(client, self._expected.pop(client))
             return
         counter = self._inactive.priority(client) if client in self._inactive else 0.0
         self._inactive.remove(client)
@@ -76,9 +80,44 @@ class VirtualCounters(Generic[K]):
             self.charge(client, service)
         elif client in self._inactive:
             self._inactive.set_priority(client, self._inactive.priority(client) + service)
+        elif client in self._expected:
+            self._expected[client] += service
         else:
             return False
         return True
+
+    @property
+    def expects_clients(self) -> bool:
+        """Whether restored clients with work have not come yet."""
+        return bool(self._expected)
+
+    def lead(self, client: K) -> float:
+        """Return a client's counter above the lowest active one; 0 for an unknown client."""
+        floor = self._lowest(self._active) if self._active else self._level
+        for known in (self._active, self._inactive):
+            if client in known:
+                return max(0.0, known.priority(client) - floor)
+        return max(0.0, self._expected.get(client, floor) - floor)
+
+    def restore(self, client: K, lead: float, *, has_work: bool) -> None:
+        """Set the lead of a client that an earlier process served; an active one is unchanged.
+
+        One with work comes at its counter, also below others: it has waited all the time.
+        """
+        if client in self._active:
+            return
+        counter = (self._lowest(self._active) if self._active else self._level) + lead
+        if has_work:
+            self._expected[client] = counter
+        elif lead > 0:
+            self._inactive.set_priority(client, counter)
+
+    def end_restore(self) -> None:
+        """Treat the restored clients that have not come as clients without work."""
+        for client, counter in self._expected.items():
+            if counter > self._level:
+                self._inactive.set_priority(client, counter)
+        self._expected.clear()
 
     def least_served(self) -> K:
         """Return the least served active client, the first one of equals: O(log n)."""

@@ -155,6 +155,7 @@ class PoolQueue:
     charges: ServiceLedger = field(default_factory=ServiceLedger)  # by any batcher, less refunds
     item_count: int = 0
     last_added_s: float = float("-inf")  # monotonic
+    restored_s: float = float("-inf")  # monotonic: when leads of an earlier process were set
 
     def charge(self, job: JobRef, tokens: float) -> None:
         """Charge the tenant of a job for weighted tokens that this batcher serves.

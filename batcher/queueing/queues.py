@@ -99,6 +99,13 @@ class Queues:
             found.setdefault(pool, {})[tenant_id] = items
         return found
 
+    def pool(self, name: str) -> PoolQueue:
+        """Return a pool, a new one if it is unknown."""
+        known = self.pools.get(name)
+        if known is None:
+            known = self.pools[name] = PoolQueue({}, VirtualCounters())
+        return known
+
     def last_added_s(self, pool: str) -> float:
         """Return the monotonic time at which a chunk of `pool` was last added."""
         known = self.pools.get(pool)
@@ -115,7 +122,7 @@ class Queues:
     def _add(self, chunk: BufferedChunk, now_s: float) -> None:
         job = chunk.job
         key = batch_key_of(job)
-        pool = self.pools.get(key.pool) or self._new_pool(key.pool)
+        pool = self.pool(key.pool)
         pool.last_added_s = now_s
         queue = pool.batch_keys.get(key)
         if queue is None:
@@ -215,7 +222,9 @@ class Queues:
     def forget_empty_pools(self, known: Container[str]) -> list[str]:
         """Forget the empty pools that are not in `known`, and return their names."""
         forgotten = [
-            name for name, pool in self.pools.items() if not pool.item_count and name not in known
+            name
+            for name, pool in self.pools.items()
+            if not pool.item_count and name not in known and not pool.counters.expects_clients
         ]
         for name in forgotten:
             del self.pools[name]
@@ -277,10 +286,6 @@ class Queues:
         key = job.tenant_id, job.pool
         self._items.add(key, items)
         self._bytes.add(key, byte_count)
-
-    def _new_pool(self, name: str) -> PoolQueue:
-        pool = self.pools[name] = PoolQueue({}, VirtualCounters())
-        return pool
 
 
 def _fitting_count(chunk: BufferedChunk, item_count_max: int, token_count_max: int) -> int:

@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import Final
 
 from batcher.policy.service_exchange import RemoteService, ServiceExchange
+from batcher.policy.service_restore import EXPECTED_S, Leads
 from batcher.queueing.queues import Queues
 from topics.records.records import TenantService, UsageReport
 
@@ -29,17 +30,36 @@ def report_service(queues: Queues) -> dict[str, list[TenantService]]:
         left -= len(tenants)
         if tenants:
             found[name] = [
-                TenantService(tenant_id, pool.ledger.served(tenant_id), waiting.get(tenant_id, 0))
+                TenantService(
+                    tenant_id,
+                    pool.ledger.served(tenant_id),
+                    waiting.get(tenant_id, 0),
+                    pool.counters.lead(tenant_id),
+                    pool.charges.served(tenant_id),
+                )
                 for tenant_id in tenants
             ]
     return found
 
 
 def prune_service(queues: Queues, *, now_s: float) -> None:
-    """Forget tenants that were not served for a while."""
+    """Forget tenants that were not served for a while, and restored ones that did not come."""
     for pool in queues.pools.values():
+        if pool.counters.expects_clients and now_s - pool.restored_s > EXPECTED_S:
+            pool.counters.end_restore()
         pool.ledger.prune(pool.weights, now_s=now_s)
         pool.charges.prune(pool.weights, now_s=now_s)
+
+
+def restore_service(queues: Queues, leads: Leads, *, now_s: float) -> None:
+    """Start tenants at the leads that reports of earlier processes name."""
+    for name, tenants in leads.items():
+        pool = queues.pool(name)
+        pool.restored_s = now_s
+        for tenant_id, one in tenants.items():
+            pool.counters.restore(tenant_id, one.lead, has_work=one.waiting > 0)
+            if one.charged:
+                pool.charges.add(tenant_id, one.charged)
 
 
 def charge_remote_service(queues: Queues, services: Iterable[RemoteService]) -> None:

@@ -1,6 +1,8 @@
 """Goal: backlogged clients are served evenly, and idle time earns no credit."""
 
 from collections import deque
+from collections.abc import Mapping, Sequence
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,70 @@ def test_gap_of_wrong_estimates_is_bounded_by_what_is_not_settled(
             settled, correction = unsettled.popleft()
             counters.charge_if_known(settled, correction)
         assert max(used) - min(used) <= 2 * (delay + 1) * COST_MAX
+
+
+@given(
+    client_count=st.integers(2, 6),
+    interval=st.integers(1, 20),
+    steps=st.lists(
+        st.tuples(st.integers(1, COST_MAX), st.integers(1, COST_MAX), st.integers(0, 30)),
+        min_size=1,
+        max_size=300,
+    ),
+    orders=st.randoms(use_true_random=False),
+)
+def test_the_gap_is_bounded_over_kills_by_what_was_not_reported(
+    client_count: int, interval: int, steps: list[tuple[int, int, int]], orders: Random
+) -> None:
+    """Each kill adds what was served since the last report, and what was not settled by then."""
+    delay = 2
+    clients = list(range(client_count))
+    counters = started(clients, {})
+    used, lost = [0.0] * client_count, 0.0
+    unsettled: deque[tuple[int, int]] = deque()
+    reported: dict[int, float] = {}
+    for number, (estimate, cost, kill) in enumerate(steps):
+        client = counters.least_served()
+        counters.charge(client, estimate)
+        used[client] += cost
+        unsettled.append((client, cost - estimate))
+        if len(unsettled) > delay:
+            settled, correction = unsettled.popleft()
+            counters.charge_if_known(settled, correction)
+        if number % interval == 0:
+            reported = {one: counters.lead(one) for one in clients}
+        elif kill == 0:
+            lost += 2 * (number % interval + delay) * COST_MAX
+            orders.shuffle(clients)
+            counters = started(clients, reported)
+            unsettled.clear()  # replicas report to the process before: nobody reads it
+        assert max(used) - min(used) <= 2 * (delay + 1) * COST_MAX + lost
+
+
+def started(clients: Sequence[int], leads: Mapping[int, float]) -> VirtualCounters[int]:
+    """Return the counters of a process that starts, once all clients have come."""
+    counters: VirtualCounters[int] = VirtualCounters()
+    for client, lead in leads.items():
+        counters.restore(client, lead, has_work=True)
+    for client in clients:
+        counters.activate(client)
+    return counters
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=20), st.integers(1, 19))
+def test_a_restored_client_without_work_keeps_its_debt_and_earns_no_credit(
+    leads: list[int], idle: int
+) -> None:
+    counters: VirtualCounters[int] = VirtualCounters()
+    for client, lead in enumerate(leads):
+        counters.restore(client, lead, has_work=client >= idle)
+    for client in range(idle, len(leads)):
+        counters.activate(client)
+    counters.end_restore()
+    for client in range(min(idle, len(leads))):
+        others = [counters.counter(c) for c in range(len(leads)) if c in counters]
+        counters.activate(client)
+        assert counters.counter(client) == max(leads[client], min(others, default=0))
 
 
 def test_without_settlement_a_tenant_of_long_outputs_gets_several_times_as_much() -> None:

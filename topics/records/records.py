@@ -269,6 +269,8 @@ class TenantService(Record, frozen=True):
     tenant_id: UUID
     served: float  # tokens divided by the weight; from 0 again if it was away for a minute
     waiting: int  # items
+    lead: float = 0.0  # its counter above the lowest one of the pool, in the unit of `served`
+    charged: float = 0.0  # by any batcher, less refunds: a later refund is at most that
 
 
 class ServiceReport(Record, frozen=True):
