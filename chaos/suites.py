@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.drills import (
+    batchers,
     broker_loss,
     cancel_expire,
     disk_full,
@@ -122,6 +123,7 @@ SUITES: Final = (
             DrillSpec("zombies", zombies.run, {"P9"}, rounds=(1, 8)),
             DrillSpec("leases", lost_leases.run, {"P9"}, rounds=(0, 1)),
             DrillSpec("keys", idempotency.run, {"P5"}, rounds=(1, 3)),
+            DrillSpec("batchers", batchers.run, {"P2", "P4"}, rounds=(1, 2)),
             DrillSpec("recovery", recovery.run, {"A12"}, rounds=(1, 2)),
             DrillSpec("postgres", postgres_loss.run, {"P11"}, rounds=(1, 2)),
             DrillSpec("storm", storm.run, {"P1", "P2", "P4", "P5", "P6", "P9"}, rounds=(1, 4)),
