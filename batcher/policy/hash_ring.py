@@ -4,7 +4,7 @@ Sources: Karger et al., "Consistent Hashing and Random Trees" (STOC 1997); Mirro
 Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018).
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import count, islice
@@ -22,6 +22,7 @@ PROBES_MAX: Final = 16
 _DIGEST_BYTES: Final = 64
 _POINT_BYTES: Final = 8
 
+_INSERTS_MAX: Final = 8 * POINTS
 _VERSIONS: Final = count(1)
 
 
@@ -35,9 +36,9 @@ class HashRing:
 
     def __init__(self) -> None:
         """Start without members."""
-        self._points: list[int] = []
-        self._owners: list[str] = []  # of the points
-        self._points_of: dict[str, list[int]] = {}
+        self._points: list[int] = []  # ascending, without the new ones
+        self._owners: dict[int, str] = {}  # of all points
+        self._new_points: list[int] = []
         self._loads: dict[str, tuple[int, int]] = {}  # load and weight of each member
         self._load = self._weight = 0
         self._is_changed = False
@@ -55,8 +56,7 @@ class HashRing:
         known = self._loads.get(member)
         if known is None:
             known = 0, 0
-            self._points_of[member] = _points(member)
-            self._is_changed = True
+            self._add_points(member)
         self._loads[member] = load, weight
         self._load += load - known[0]
         self._weight += weight - known[1]
@@ -65,10 +65,9 @@ class HashRing:
         """Remove a member, if it is here."""
         known = self._loads.pop(member, None)
         if known is not None:
-            del self._points_of[member]
+            self._remove_points(member)
             self._load -= known[0]
             self._weight -= known[1]
-            self._is_changed = True
 
     def has_space(self, member: str) -> bool:
         """Whether the load of a member is not above the bound; so is that of one member always."""
@@ -79,9 +78,9 @@ class HashRing:
         """Return the first member behind the key, whatever its load; None without members."""
         if self._is_changed:
             self._sort()
-        if not self._owners:
+        if not self._points:
             return None
-        return self._owners[bisect_right(self._points, key) % len(self._owners)]
+        return self._owners[self._points[bisect_right(self._points, key) % len(self._points)]]
 
     def owner(self, key: int) -> str | None:
         """Return the first member behind the key that has space; None if `PROBES_MAX` have none."""
@@ -96,19 +95,37 @@ class HashRing:
             self._sort()
         seen: set[str] = set()
         first = bisect_right(self._points, key)
-        for numbers in (range(first, len(self._owners)), range(first)):
+        for numbers in (range(first, len(self._points)), range(first)):
             for number in numbers:
-                member = self._owners[number]
+                member = self._owners[self._points[number]]
                 if member not in seen:
                     seen.add(member)
                     yield member
 
+    def _add_points(self, member: str) -> None:
+        self._is_changed = True
+        for point in _points(member):
+            self._owners[point] = member
+            self._new_points.append(point)
+
+    def _remove_points(self, member: str) -> None:
+        if self._new_points:
+            self._sort()
+        self._is_changed = True
+        for point in _points(member):
+            del self._owners[point]
+            del self._points[bisect_left(self._points, point)]
+
     def _sort(self) -> None:
+        """Put new points in their places: a few each, many by sorting all."""
         self._is_changed = False
         self._version = next(_VERSIONS)
-        entries = sorted((p, member) for member, found in self._points_of.items() for p in found)
-        self._points = [point for point, _ in entries]
-        self._owners = [member for _, member in entries]
+        if len(self._new_points) > _INSERTS_MAX:
+            self._points = sorted(self._owners)
+        else:
+            for point in self._new_points:
+                insort(self._points, point)
+        self._new_points.clear()
 
 
 def _points(member: str) -> list[int]:
