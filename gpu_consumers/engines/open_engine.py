@@ -5,6 +5,7 @@ from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.simulated.engine_steps import StepTimes
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
@@ -24,9 +25,21 @@ def open_engine(settings: EngineSettings) -> Engine:
         token_ms=settings.simulated_token_ms,
         slots=EngineSlots(settings.items_at_once) if faults else slots,
         clock=SystemClock(),
+        step_times=_step_times(settings),
     )
     if not faults:
         return simulated
     return FaultInjectionEngine(
         simulated, faults, slots, latency_ms=latency_ms, item_timeout_s=settings.item_timeout_s
+    )
+
+
+def _step_times(settings: EngineSettings) -> StepTimes | None:
+    """Return the time model of the simulated engine; None without one."""
+    if not settings.simulated_step_ms:
+        return None
+    return StepTimes(
+        settings.simulated_step_ms / 1000,
+        settings.simulated_step_sequence_ms / 1000,
+        settings.simulated_step_prompt_token_ms / 1000,
     )

@@ -117,6 +117,17 @@ class EngineSettings(Settings):
     simulated_token_ms: float = Field(default=0.0, ge=0)
     """simulated: time between two tokens of a stream. Default 0: one per iteration of the loop."""
 
+    simulated_step_ms: float = Field(default=0.0, ge=0)
+    """simulated: time of one step of the engine, in which every sequence gets one token, instead of
+    latencies: an item takes as long as its tokens. 0: no steps. Default 0."""
+
+    simulated_step_sequence_ms: float = Field(default=0.0, ge=0)
+    """simulated: additional time of a step for each sequence in it. Default 0."""
+
+    simulated_step_prompt_token_ms: float = Field(default=0.0, ge=0)
+    """simulated: additional time of a step for each prompt token in it, 2,048 at most. Default
+    0."""
+
     simulated_faults: Json[tuple[SimulatedFault, ...]] | None = None
     """simulated: faults to inject, for drills only: a JSON list of `{"contains": TEXT, "fault":
     KIND}`, KIND one of crash, hang, freeze, oom, error500, overflow, nan and slow (with `slow_s`).
@@ -197,6 +208,13 @@ class EngineSettings(Settings):
             raise ValueError("vllm needs model_path")
         if self.kind == "openai_http" and self.upstream is None:
             raise ValueError("openai_http needs upstream")
+        in_steps = self.simulated_step_sequence_ms or self.simulated_step_prompt_token_ms
+        if in_steps and not self.simulated_step_ms:
+            raise ValueError("the times of a step need simulated_step_ms")
+        if self.simulated_step_ms and (
+            self.simulated_latency_ms or self.simulated_token_ms or self.simulated_faults
+        ):
+            raise ValueError("simulated_step_ms excludes latencies and faults")
         if (self.cache_salt_key or self.cache_salt_groups) and not self.has_prefix_cache:
             raise ValueError("cache_salt_key and cache_salt_groups need vllm or upstream_is_vllm")
         if self.headroom >= self.items_at_once:

@@ -1,9 +1,13 @@
-"""An engine without a model: it answers at once or after a set latency. Its answers say so."""
+"""An engine without a model: it answers at once, after a set latency, or after simulated steps.
+
+Its answers say that they are simulated.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -11,6 +15,7 @@ from core.clock import Clock
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import unknown_endpoint_answer
+from gpu_consumers.engines.simulated.engine_steps import RunningSequence, StepScheduler, StepTimes
 from gpu_consumers.engines.simulated.generated_answers import (
     chat_answer,
     completion_answer,
@@ -65,13 +70,23 @@ class SimulatedEngine(SlottedEngine):
         slots: EngineSlots,
         clock: Clock,
         token_ms: float = 0.0,
+        step_times: StepTimes | None = None,
     ) -> None:
-        """Keep an item for `latency_ms` in one of `slots`; with 0 ms answer without waiting."""
+        """Keep an item for `latency_ms` in one of `slots`; with 0 ms answer without waiting.
+
+        With `step_times` an item, call or stream keeps its slot for as long as its tokens take in
+        the steps of all that run; the latencies must be 0.
+        """
         super().__init__(slots)
         self._model = msgspec.json.encode(f"simulated/{model}")
         self._latency_s = latency_ms / 1000
         self._clock = clock
-        self._latency = LatencySimulator(self._report, slots, self._latency_s)
+        self._steps = None if step_times is None else StepScheduler(step_times)
+        self._bulk = (
+            LatencySimulator(self._report, slots, self._latency_s)
+            if self._steps is None
+            else StepSimulator(self._report, slots, self._steps, self._answer)
+        )
         self._streams = StreamScheduler(token_ms / 1000)
 
     async def _serve(
@@ -82,25 +97,54 @@ class SimulatedEngine(SlottedEngine):
             await asyncio.sleep(self._latency_s)
         stream_functions = _STREAMS.get(endpoint)
         if emit is None or stream_functions is None:
-            return self._answer(endpoint, body)
+            return await self._answer_in_time(endpoint, body)
         plan_reply, generate_steps = stream_functions
         plan = plan_reply(body)
         if isinstance(plan, EngineAnswer):
             return plan
         if not plan.stream:
-            return self._answer(endpoint, body)
+            return await self._answer_in_time(endpoint, body)
         steps = generate_steps(plan, self._model, int(self._clock.wall_s()))
         stream = SimulatedStream(steps, step_count(plan), emit)
         if meter is not None:
             meter.with_usage = lambda answer: _with_usage(answer, plan, stream)
-        self._streams.start(stream)
-        await stream.ended  # cancelling this call cancels it, which ends the stream
+        if self._steps is None:
+            self._streams.start(stream)
+            await stream.ended  # cancelling this call cancels it, which ends the stream
+        else:
+            await self._run_stream(self._steps, stream, plan)
         return _with_usage(EngineAnswer(200, b""), plan, stream)
+
+    async def _answer_in_time(self, endpoint: str, body: bytes) -> EngineAnswer:
+        """Answer an online call that does not stream, after the steps that it takes."""
+        answer = self._answer(endpoint, body)
+        if self._steps is None or answer.is_error:
+            return answer
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sequence = RunningSequence(
+            answer.input_tokens, answer.output_tokens, partial(_set_done, ended)
+        )
+        self._steps.add(sequence)
+        try:
+            await ended
+        finally:
+            self._steps.remove(sequence)
+        return answer
+
+    @staticmethod
+    async def _run_stream(steps: StepScheduler, stream: SimulatedStream, plan: ReplyPlan) -> None:
+        """Emit one token a step, of every choice."""
+        sequence = RunningSequence(plan.input_tokens, step_count(plan), on_token=stream.advance)
+        steps.add(sequence)
+        try:
+            await stream.ended
+        finally:
+            steps.remove(sequence)
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`."""
-        if self._latency_s:
-            await self._latency.execute(endpoint, bodies, finished)
+        if self._latency_s or self._steps is not None:
+            await self._bulk.execute(endpoint, bodies, finished)
         else:
             await self._answer_now(endpoint, bodies, finished)
 
@@ -152,6 +196,7 @@ class _Call:
     done: asyncio.Future[None]
     started: int = 0  # items before this index have a slot or have ended
     ended: int = 0
+    sequences: set[RunningSequence] = field(default_factory=set)  # of items in simulated steps
 
 
 class LatencySimulator:
@@ -187,8 +232,11 @@ class LatencySimulator:
             call.started += acquired
             if call.started == len(call.bodies):
                 self._waiting.popleft()
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._latency_s, self._finish, call, range(start, call.started))
+            self._start_items(call, range(start, call.started))
+
+    def _start_items(self, call: _Call, items: range) -> None:
+        """Finish the items, which have their slots, in time."""
+        asyncio.get_running_loop().call_later(self._latency_s, self._finish, call, items)
 
     def _finish(self, call: _Call, items: range) -> None:
         if call.done.done():  # cancelled: its slots were released
@@ -201,9 +249,47 @@ class LatencySimulator:
         self._fill_slots()
 
     def _release(self, call: _Call) -> None:
-        """Release the slots of a cancelled call."""
+        """Release the slots of a call that was cancelled, or has ended."""
         self._slots.release_bulk(call.started - call.ended)
         call.ended = call.started
         if call in self._waiting:
             self._waiting.remove(call)
         self._fill_slots()
+
+
+class StepSimulator(LatencySimulator):
+    """Keeps items in the bulk slots for as long as their tokens take in the steps of the engine."""
+
+    def __init__(
+        self,
+        report: ReportItems,
+        slots: EngineSlots,
+        steps: StepScheduler,
+        answer: Callable[[str, bytes], EngineAnswer],
+    ) -> None:
+        """`answer` is called when an item starts, to count its tokens."""
+        super().__init__(report, slots, 0.0)
+        self._steps, self._answer = steps, answer
+
+    def _start_items(self, call: _Call, items: range) -> None:
+        for index in items:
+            answer = self._answer(call.endpoint, call.bodies[index])
+            sequence = RunningSequence(answer.input_tokens, answer.output_tokens)
+            sequence.on_end = partial(self._end_sequence, call, index, sequence)
+            call.sequences.add(sequence)
+            self._steps.add(sequence)
+
+    def _end_sequence(self, call: _Call, index: int, sequence: RunningSequence) -> None:
+        call.sequences.discard(sequence)
+        self._finish(call, range(index, index + 1))
+
+    def _release(self, call: _Call) -> None:
+        for sequence in call.sequences:
+            self._steps.remove(sequence)
+        call.sequences.clear()
+        super()._release(call)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

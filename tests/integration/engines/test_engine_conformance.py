@@ -11,6 +11,7 @@ from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.settings import SimulatedFault
+from gpu_consumers.engines.simulated.engine_steps import StepTimes
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from tests.integration.engines.conformance import (
@@ -81,6 +82,20 @@ class TestSimulatedWithTokenTime(OnlineChatConformance, CutsConformance):
     @pytest.fixture
     def engine(self) -> Engine:
         return simulated(token_ms=2)
+
+    @pytest.fixture
+    def hasty(self) -> Engine:
+        return hanging()
+
+
+class TestSimulatedInSteps(_Everything):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        times = StepTimes(step_s=0.0005, sequence_s=0.00001, prompt_token_s=0.000001)
+        slots = EngineSlots(8, 3)
+        return SimulatedEngine(
+            MODEL, latency_ms=0, slots=slots, clock=SystemClock(), step_times=times
+        )
 
     @pytest.fixture
     def hasty(self) -> Engine:

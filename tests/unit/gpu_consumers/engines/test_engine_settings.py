@@ -43,6 +43,11 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
         (HTTP | {"VLLM_BODY_SEQUENCES_MAX": "5"}, "vllm_body_sequences_max belongs to vllm"),
         (SIMULATED | {"LATENCY": "5"}, "LATENCY"),
         (SIMULATED | {"CONCURRENCY": "4", "INTERACTIVE_HEADROOM": "4"}, "less than concurrency"),
+        (SIMULATED | {"SIMULATED_STEP_SEQUENCE_MS": "1"}, "need simulated_step_ms"),
+        (
+            SIMULATED | {"SIMULATED_STEP_MS": "1", "SIMULATED_LATENCY_MS": "5"},
+            "simulated_step_ms excludes",
+        ),
         (HTTP | {"SIMULATED_TOKEN_MS": "5"}, "simulated_token_ms belongs to simulated"),
         (
             HTTP | {"SIMULATED_FAULTS": '[{"contains":"a","fault":"crash"}]'},
