@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 
 from batcher.inbound.redelivered_items import FinishedItemLookup
+from batcher.queueing.queue_discipline import QueueDiscipline
 from batcher.role import BatcherDeps, run_batcher
 from batcher.settings import BatcherSettings
 from core.clock import SystemClock
@@ -41,8 +42,12 @@ def run(
     kafka: KafkaSettings,
     database: DatabaseSettings | None,
     stop: threading.Event,
+    discipline: QueueDiscipline | None = None,
 ) -> None:
-    """Batch until `stop` is set. Raises MillraceError when the process must be restarted."""
+    """Batch until `stop` is set. Raises MillraceError when the process must be restarted.
+
+    `discipline` replaces the fair order of tenants and jobs.
+    """
     clock = SystemClock()
     find_finished, read_database_time, check_commits = None, None, None
     if database is not None:
@@ -59,26 +64,31 @@ def run(
             check_commits=check_commits,
             clock=clock,
             datadir=Path(folder),
+            discipline=discipline,
         )
         # Set the policy, not only this loop: Faust's consumer thread creates its own loop.
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         asyncio.run(run_batcher(settings, deps, stop))
 
 
-def run_from_env(env: Mapping[str, str], stop: threading.Event) -> None:
+def run_from_env(
+    env: Mapping[str, str], stop: threading.Event, discipline: QueueDiscipline | None = None
+) -> None:
     """Batch with the settings in `env` until `stop` is set. Raises SettingsError, MillraceError."""
     settings, kafka, database = read_all(
         env, BatcherSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
     )
     serve_metrics(settings)
-    run(settings, kafka, database, stop)
+    run(settings, kafka, database, stop, discipline)
 
 
-def main() -> None:
+def main(discipline: QueueDiscipline | None = None) -> None:
     """Run until a signal; exit with the role's code."""
     configure_logs("batcher")
     stop = stop_on_signals()
-    code = run_role(lambda: run_from_env(os.environ, stop), unavailable=DATABASE_UNAVAILABLE)
+    code = run_role(
+        lambda: run_from_env(os.environ, stop, discipline), unavailable=DATABASE_UNAVAILABLE
+    )
     # Faust can leave non-daemon threads behind that would keep the process alive.
     logging.shutdown()
     os._exit(code)

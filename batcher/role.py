@@ -32,6 +32,8 @@ from batcher.policy.service_restore import Leads
 from batcher.policy.sticky_partitioner import STICKY_S
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import QueueMaintenance
+from batcher.queueing.queue_discipline import QueueDiscipline
+from batcher.queueing.queue_levels import PoolQueue
 from batcher.queueing.queues import Queues
 from batcher.queueing.tenant_service import (
     charge_corrections,
@@ -83,6 +85,7 @@ class BatcherDeps:
     check_commits: CheckCommits | None = None  # None: there is no database
     clock: Clock
     datadir: Path  # Faust requires a folder; nothing is kept there
+    discipline: QueueDiscipline | None = None  # None: fair, by priority and deadline
 
 
 async def run_batcher(settings: BatcherSettings, deps: BatcherDeps, stop: threading.Event) -> None:
@@ -176,7 +179,7 @@ class Batcher:
 
     def _build_flow(self, identity: BatcherIdentity, deps: BatcherDeps, admin: TopicAdmin) -> None:
         """Build the components that an item passes, from its record to its batch."""
-        settings, callers = self._settings, self._callers
+        settings, callers, discipline = self._settings, self._callers, deps.discipline
         acks = OrderedAcks(RequestStream.acknowledge)
         is_obsolete_call = None if callers is None else callers.is_obsolete
         drop_policy = DropPolicy(self._controls, self._clock, is_obsolete_call)
@@ -185,8 +188,9 @@ class Batcher:
             items_max=settings.held_items_max,
             bytes_max=settings.held_bytes_max,
             deferred_max=settings.deferred_records_max if settings.job_class == "bulk" else 0,
-            rank=drop_policy.rank,
+            rank=drop_policy.rank if discipline is None else discipline.rank,
             output_weight=self._compute.output_weight,
+            next_tenant=PoolQueue.next_tenant if discipline is None else discipline.next_tenant,
         )
         self._record_handler = RecordHandler(
             queues,

@@ -13,6 +13,7 @@ from batcher.policy.fairness import VirtualCounters
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.deferred_records import DeferredRecord, DeferredRecords
 from batcher.queueing.prefix_groups import GroupChoice
+from batcher.queueing.queue_discipline import NextTenant
 from batcher.queueing.queue_levels import BatchKeyQueue, JobQueue, PoolQueue, TenantQueue
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import JobRef
@@ -32,14 +33,15 @@ class Queues:
         deferred_max: int = 0,
         rank: Callable[[JobRef], int] = lambda _: 0,
         output_weight: Callable[[str, str], float] = lambda _pool, _endpoint: 1.0,
+        next_tenant: NextTenant = PoolQueue.next_tenant,
     ) -> None:
-        """`rank` orders the jobs of a tenant, the lowest first.
+        """`rank` orders the jobs of a tenant, the lowest first; `next_tenant` is the fair one.
 
         `output_weight` returns what an output token of a pool and endpoint costs in prompt tokens.
         With a `deferred_max` of 0 no record is deferred: every chunk is buffered until all is full.
         """
         self._items, self._bytes = BufferUsage(items_max), BufferUsage(bytes_max)
-        self._rank, self._output_weight = rank, output_weight
+        self._rank, self._output_weight, self._next_tenant = rank, output_weight, next_tenant
         self.pools: dict[str, PoolQueue] = {}
         self.item_count = 0
         self.byte_count = 0
@@ -245,7 +247,7 @@ class Queues:
 
     def next_job(self, queue: BatchKeyQueue) -> JobQueue:
         """Return the next job of a queue that is not empty, of the least served tenant."""
-        return queue.tenants[self.pools[queue.key.pool].next_tenant(queue)].first()
+        return queue.tenants[self._next_tenant(self.pools[queue.key.pool], queue)].first()
 
     def _split(self, queue: BatchKeyQueue, chunk: BufferedChunk, count: int) -> BufferedChunk:
         """Split the front off a chunk, which stays first of its job."""

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,7 @@ def custom_id(index: int) -> str:
     return f"r-{index}"
 
 
+@lru_cache(maxsize=2)
 def corpus(size: int = _CORPUS_BYTES, *, seed: int = SEED) -> str:
     """Return text of invented words that compresses about like prose and needs no escapes."""
     rng = random.Random(seed)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.children.disciplines import FAIR, WHOLE_JOBS
+from benchmarks.children.line_child import ROOT
 from benchmarks.runs import VoidRunError
 from benchmarks.stacks.load_runs import Server
 from benchmarks.statistics.cpu import child_pids
@@ -16,6 +18,7 @@ from cli.stack.processes.role_children import MODULES
 
 READY_S_MAX = 300.0
 STOP_S_MAX = 30.0
+DISCIPLINE_BATCHER = "benchmarks.children.discipline_batcher"
 
 _POLL_S = 0.1
 
@@ -40,24 +43,32 @@ class RunningStack:
 
 @contextmanager
 def running_stack(
-    data: Path, *options: str, env: Mapping[str, str] | None = None
+    data: Path, *options: str, env: Mapping[str, str] | None = None, discipline: str = FAIR
 ) -> Iterator[RunningStack]:
     """Start a stack on `data` with options of `millrace up`, and stop it after the block.
 
-    `env` is added to its environment. Raises VoidRunError when it does not become ready.
+    `env` is added to its environment. A `discipline` other than `fair` replaces the order of the
+    bulk batcher. Raises VoidRunError when it does not become ready.
     """
     log = data / "logs" / "up.log"
     log.unlink(missing_ok=True)  # left by an earlier run on the same data
-    process = spawn_stack(data, options, env or {})
+    process = spawn_stack(data, options, env or {}, discipline=discipline)
     try:
         yield RunningStack(_wait_until_ready(process, log), process.pid)
     finally:
         process.stop(STOP_S_MAX)
 
 
-def spawn_stack(data: Path, options: Sequence[str], env: Mapping[str, str]) -> ChildProcess:
+def spawn_stack(
+    data: Path, options: Sequence[str], env: Mapping[str, str], *, discipline: str = FAIR
+) -> ChildProcess:
     """Start `millrace up` without waiting for it; it dies with the thread that calls this."""
-    command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
+    module: tuple[str, ...] = ("cli.main",)
+    if discipline != FAIR:
+        module = ("benchmarks.children.discipline_stack", discipline)
+        # Roles run with `-P`, so the batcher finds this package by the path only.
+        env = {**WHOLE_JOBS, "PYTHONPATH": str(ROOT), **env}
+    command = (sys.executable, "-m", *module, "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), env=env, parent_death_signal=signal.SIGTERM)
     return spawn(child, data / "logs")
 
@@ -77,6 +88,8 @@ def role_of(command_line: list[str]) -> str:
         return "kafka"
     if "-m" in command_line:
         module = tuple(command_line[command_line.index("-m") + 1 :])
+        if module[:1] == (DISCIPLINE_BATCHER,):
+            return "batcher"
         for role, arguments in MODULES.items():
             if module == arguments:
                 return role

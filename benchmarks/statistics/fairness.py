@@ -2,6 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
 
 
 def jain_index(shares: Sequence[float]) -> float:
@@ -37,3 +39,34 @@ def jain_by_window(
 def count_between(finished_s: Sequence[float], after_s: float, until_s: float) -> int:
     """Return how many of these ascending times lie in (`after_s`, `until_s`]."""
     return bisect_right(finished_s, until_s) - bisect_right(finished_s, after_s)
+
+
+class Service(NamedTuple):
+    """A service that a client had received at a time."""
+
+    time_s: float
+    amount: float
+
+
+def service_gap(clients: Sequence[Sequence[Service]]) -> float:
+    """Return the largest difference of the services of two clients in any interval.
+
+    The services of a client are divided by its weight; all clients have work all the time. Of two
+    clients it is the range of the difference of their sums. Source: Sheng et al., "Fairness in
+    Serving Large Language Models" (OSDI 2024), definition 4.1.
+    """
+    return max(
+        (_pair_gap(first, second) for first, second in combinations(clients, 2)), default=0.0
+    )
+
+
+def _pair_gap(first: Sequence[Service], second: Sequence[Service]) -> float:
+    changes: dict[float, float] = {}
+    for sign, services in ((1, first), (-1, second)):
+        for time_s, amount in services:
+            changes[time_s] = changes.get(time_s, 0.0) + sign * amount
+    difference = low = high = 0.0
+    for time_s in sorted(changes):
+        difference += changes[time_s]
+        low, high = min(low, difference), max(high, difference)
+    return high - low

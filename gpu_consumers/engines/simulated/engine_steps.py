@@ -1,7 +1,8 @@
 """The time model of a simulated GPU: continuous batching, one step of the engine after the other.
 
 Each step adds one token to every running sequence and computes prompts in the order of their
-arrival, in chunks (chunked prefill). Its time is linear in both:
+arrival, in chunks (chunked prefill); those of online calls go before those of items. Its time is
+linear in both:
 
     seconds = step_s + sequence_s * sequences + prompt_token_s * prompt tokens
 
@@ -39,6 +40,7 @@ class RunningSequence:
 
     prompt_tokens: int
     output_tokens: int  # 0 of answers without generated tokens
+    is_online: bool = False
     on_end: Callable[[], None] = lambda: None
     on_token: Callable[[], bool] | None = None
     """Called for each token; a False ends the sequence."""
@@ -48,9 +50,11 @@ class RunningSequence:
 
 @dataclass(slots=True)
 class StepState:
-    """The sequences of the engine between two steps. Pure; sequences are in order of arrival."""
+    """The sequences of the engine between two steps. Pure."""
 
-    prompts: deque[RunningSequence] = field(default_factory=deque)  # not computed completely
+    prompts: deque[RunningSequence] = field(default_factory=deque)
+    """Prompts that are not computed completely, in the order in which they will be."""
+
     _first_prompt_done: int = 0  # tokens of the first prompt that are computed
     _decoding: int = 0
     _ends: list[tuple[int, int, RunningSequence]] = field(default_factory=list)  # a heap
@@ -66,7 +70,12 @@ class StepState:
 
     def add(self, sequence: RunningSequence) -> None:
         """Add a sequence; it takes part from the next step on."""
-        self.prompts.append(sequence)
+        position = len(self.prompts)
+        if sequence.is_online:
+            position = 1 if self._first_prompt_done else 0
+            while position < len(self.prompts) and self.prompts[position].is_online:
+                position += 1
+        self.prompts.insert(position, sequence)
 
     def remove(self, sequence: RunningSequence) -> None:
         """Remove a sequence that was aborted; idempotent, and harmless after its end."""

@@ -122,7 +122,10 @@ class SimulatedEngine(SlottedEngine):
             return answer
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         sequence = RunningSequence(
-            answer.input_tokens, answer.output_tokens, partial(_set_done, ended)
+            answer.input_tokens,
+            answer.output_tokens,
+            is_online=True,
+            on_end=partial(_set_done, ended),
         )
         self._steps.add(sequence)
         try:
@@ -134,7 +137,9 @@ class SimulatedEngine(SlottedEngine):
     @staticmethod
     async def _run_stream(steps: StepScheduler, stream: SimulatedStream, plan: ReplyPlan) -> None:
         """Emit one token a step, of every choice."""
-        sequence = RunningSequence(plan.input_tokens, step_count(plan), on_token=stream.advance)
+        sequence = RunningSequence(
+            plan.input_tokens, step_count(plan), is_online=True, on_token=stream.advance
+        )
         steps.add(sequence)
         try:
             await stream.ended

@@ -86,6 +86,18 @@ def test_a_removed_sequence_leaves_no_trace(
     assert len(ended) == len({*ended})
 
 
+def test_prompts_of_online_calls_go_before_those_of_items() -> None:
+    state = StepState()
+    partly, item, call = (RunningSequence(3000, 1), RunningSequence(10, 1), RunningSequence(10, 1))
+    call.is_online = True
+    state.add(partly)
+    state.add(item)
+    state.start_step()
+    state.end_step()
+    state.add(call)
+    assert [*state.prompts] == [partly, call, item]
+
+
 def test_decoding_costs_a_step_for_each_token() -> None:
     times = StepTimes(step_s=1.0, sequence_s=0.5, prompt_token_s=0.0)
     assert seconds_of(engine(times).execute(CHAT, [body(10)], lambda *_: None)) == pytest.approx(
