@@ -33,6 +33,7 @@ NAMES = (
     "newcomers",
     "tenant_shares",
     "capacity_readers",
+    "fair_gap",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 

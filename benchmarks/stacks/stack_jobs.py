@@ -15,6 +15,7 @@ from benchmarks.stacks.load_runs import Server
 from benchmarks.stacks.stack import RunningStack
 from benchmarks.stacks.verification import verify_output
 from benchmarks.statistics.cpu import cpu_by_role, cpu_used
+from core.urgency import PRIORITY_DEFAULT
 
 JOB_S_MAX = 900.0
 REQUEST_S_MAX = 600.0
@@ -51,12 +52,20 @@ class JobsClient:
         batch = self.wait(self.start(file_id, endpoint=endpoint), is_terminal)
         return batch, time.perf_counter() - started_s
 
-    def start(self, file_id: str, *, endpoint: str = CHAT) -> Batch:
+    def start(
+        self,
+        file_id: str,
+        *,
+        endpoint: str = CHAT,
+        completion_window: str = "24h",
+        priority: int = PRIORITY_DEFAULT,
+    ) -> Batch:
         """Create a job."""
         return self._client.batches.create(
             input_file_id=file_id,
             endpoint=endpoint,  # type: ignore[arg-type]
-            completion_window="24h",
+            completion_window=completion_window,  # type: ignore[arg-type]
+            extra_body={"priority": priority},
         )
 
     def wait(self, batch: Batch, until: Callable[[Batch], bool]) -> Batch:
