@@ -34,6 +34,9 @@ NAMES = (
     "tenant_shares",
     "capacity_readers",
     "fair_gap",
+    "small_beside_large",
+    "harvest",
+    "prefix_order",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 

@@ -1,8 +1,9 @@
 """Orders of tenants and jobs to compare the fair queue with: FIFO, round robin, strict priority.
 
 The batcher runs each of them in place of the fair order. Intake bounds and shares what is
-outstanding, which would be half of a fair queue; `WHOLE_JOBS` has it emit whole jobs instead, so
-that the batcher holds everything in the order of its arrival, as a plain topic does.
+outstanding, which would be half of a fair queue; `WHOLE_JOBS` has it emit whole jobs instead (of
+one large job 200,000 items), so that the batcher holds everything in the order of its arrival, as a
+plain topic does.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,9 +20,9 @@ FAIR: Final = "fair"
 
 WHOLE_JOBS: Final[Mapping[str, str]] = {
     "MILLRACE_INTAKE_WINDOW_S": "600",
-    "MILLRACE_INTAKE_READ_AHEAD_ITEMS": "1000000",
+    "MILLRACE_INTAKE_READ_AHEAD_ITEMS": "200000",
     "MILLRACE_INTAKE_READ_AHEAD_BYTES": str(1 << 31),
-    "MILLRACE_BATCHER_HELD_ITEMS_MAX": "1000000",
+    "MILLRACE_BATCHER_HELD_ITEMS_MAX": "400000",
     "MILLRACE_BATCHER_HELD_BYTES_MAX": str(1 << 31),
 }
 """Settings of the roles beside these disciplines."""

@@ -109,6 +109,11 @@ def _run(setup: Setup, stack: SchedulingStack) -> Run:
     for client, tenant in zip(clients, batches, strict=True):
         for batch in tenant:
             client.cancel(batch)
+    work_s = [
+        f"{stack.engine_s(tenant) / weight:.2f}"
+        for tenant, weight in zip(rows, WEIGHTS, strict=True)
+    ]
+    setup.note(f"service by weight {' '.join(work_s)} s")
     return Run(
         items=max(1, sum(map(len, rows))), seconds=seconds, cpu_s={}, facts=_facts(rows, seconds)
     )

@@ -14,15 +14,16 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from openai.types import Batch
 
-from benchmarks.children.disciplines import FAIR
+from benchmarks.children.disciplines import FAIR, WHOLE_JOBS
 from benchmarks.data.simulated_gpu import SimulatedGpu, options
 from benchmarks.runs import VoidRunError
 from benchmarks.stacks.load_runs import Server
 from benchmarks.stacks.services import running_child, running_kafka, running_postgres
-from benchmarks.stacks.stack import RunningStack, running_stack
+from benchmarks.stacks.stack import MILLRACE, RunningStack, running_stack
 from benchmarks.stacks.stack_jobs import POLL_S, JobsClient
 from cli.stack.processes.role_children import role_child, shared_env
 from core.ids import JOB, parse_public_id
+from jobs.tables.jobs import jobs
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
@@ -93,6 +94,21 @@ class SchedulingStack:
         """Return the time of the full engine that the items took."""
         return sum(self.gpu.seconds(row.input_tokens, row.output_tokens) for row in rows)
 
+    def job_seconds(self, batch: Batch) -> float | None:
+        """Return the seconds from the creation of a job to its completion; None while it runs."""
+        ended = sa.func.extract("epoch", jobs.c.completed_at - jobs.c.created_at)
+        job = sa.select(ended).where(jobs.c.id == parse_public_id(JOB, batch.id))
+        with self.engine.connect() as connection:
+            seconds = connection.scalar(job)
+        return None if seconds is None else float(seconds)
+
+    def wait_for_end(self, batch: Batch, s_max: float) -> float | None:
+        """Return the seconds that a job took; None if it has not ended after `s_max`."""
+        give_up_at_s = time.monotonic() + s_max
+        while (seconds := self.job_seconds(batch)) is None and time.monotonic() < give_up_at_s:
+            time.sleep(POLL_S)
+        return seconds
+
     def wait_for_rows(self, batches: Sequence[Batch]) -> None:
         """Return once the jobs have a row. Raises VoidRunError."""
         give_up_at_s = time.monotonic() + FIRST_ROWS_S_MAX
@@ -123,9 +139,13 @@ def scheduling_stack(
         variables = {**shared_env(kafka.address, postgres.address, folder, {}), **gpu.env}
         if headroom is not None:
             variables[_HEADROOM] = str(headroom)
+        program: Sequence[str] = MILLRACE
+        if discipline != FAIR:
+            program = ("benchmarks.children.role_stack", "batcher", discipline)
+            variables |= WHOLE_JOBS
         variables |= env or {}
         stack = closing.enter_context(
-            running_stack(folder / "stack", *options(), env=variables, discipline=discipline)
+            running_stack(folder / "stack", *options(), env=variables, program=program)
         )
         for number in range(1, batcher_count):
             child = role_child(f"batcher-{number}", "batcher", variables)

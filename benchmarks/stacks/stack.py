@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.children.disciplines import FAIR, WHOLE_JOBS
 from benchmarks.children.line_child import ROOT
 from benchmarks.runs import VoidRunError
 from benchmarks.stacks.load_runs import Server
@@ -18,7 +17,14 @@ from cli.stack.processes.role_children import MODULES
 
 READY_S_MAX = 300.0
 STOP_S_MAX = 30.0
-DISCIPLINE_BATCHER = "benchmarks.children.discipline_batcher"
+MILLRACE = ("cli.main",)
+"""The program of `millrace up`."""
+
+REPLACED = {
+    "benchmarks.children.discipline_batcher": "batcher",
+    "benchmarks.children.small_cache_replica": "gpu-consumer",
+}
+"""Modules that run in place of a role, and the role."""
 
 _POLL_S = 0.1
 
@@ -43,16 +49,19 @@ class RunningStack:
 
 @contextmanager
 def running_stack(
-    data: Path, *options: str, env: Mapping[str, str] | None = None, discipline: str = FAIR
+    data: Path,
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    program: Sequence[str] = MILLRACE,
 ) -> Iterator[RunningStack]:
     """Start a stack on `data` with options of `millrace up`, and stop it after the block.
 
-    `env` is added to its environment. A `discipline` other than `fair` replaces the order of the
-    bulk batcher. Raises VoidRunError when it does not become ready.
+    `env` is added to its environment. A `program` of `benchmarks.children` replaces a role. Raises
+    VoidRunError when it does not become ready.
     """
     log = data / "logs" / "up.log"
     log.unlink(missing_ok=True)  # left by an earlier run on the same data
-    process = spawn_stack(data, options, env or {}, discipline=discipline)
+    process = spawn_stack(data, options, env or {}, program=program)
     try:
         yield RunningStack(_wait_until_ready(process, log), process.pid)
     finally:
@@ -60,15 +69,16 @@ def running_stack(
 
 
 def spawn_stack(
-    data: Path, options: Sequence[str], env: Mapping[str, str], *, discipline: str = FAIR
+    data: Path,
+    options: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    program: Sequence[str] = MILLRACE,
 ) -> ChildProcess:
     """Start `millrace up` without waiting for it; it dies with the thread that calls this."""
-    module: tuple[str, ...] = ("cli.main",)
-    if discipline != FAIR:
-        module = ("benchmarks.children.discipline_stack", discipline)
-        # Roles run with `-P`, so the batcher finds this package by the path only.
-        env = {**WHOLE_JOBS, "PYTHONPATH": str(ROOT), **env}
-    command = (sys.executable, "-m", *module, "up", "--data", str(data), "--port", "0")
+    if program != MILLRACE:
+        env = {"PYTHONPATH": str(ROOT), **env}  # roles run with `-P` and import the replaced one
+    command = (sys.executable, "-m", *program, "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), env=env, parent_death_signal=signal.SIGTERM)
     return spawn(child, data / "logs")
 
@@ -88,8 +98,8 @@ def role_of(command_line: list[str]) -> str:
         return "kafka"
     if "-m" in command_line:
         module = tuple(command_line[command_line.index("-m") + 1 :])
-        if module[:1] == (DISCIPLINE_BATCHER,):
-            return "batcher"
+        if module[0] in REPLACED:
+            return REPLACED[module[0]]
         for role, arguments in MODULES.items():
             if module == arguments:
                 return role
