@@ -37,6 +37,8 @@ NAMES = (
     "small_beside_large",
     "harvest",
     "prefix_order",
+    "upstream_turnaround",
+    "one_writer",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 

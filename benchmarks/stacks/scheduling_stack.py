@@ -55,6 +55,7 @@ class SchedulingStack:
     stack: RunningStack
     gpu: SimulatedGpu
     engine: sa.Engine
+    kafka: str  # `host:port` of the broker
 
     def tenant(self, *, weight: int = 1, infeasible_jobs: str | None = None) -> JobsClient:
         """Create a tenant, and return a client with a key of it."""
@@ -119,7 +120,7 @@ class SchedulingStack:
 
 
 @contextmanager
-def scheduling_stack(
+def scheduling_stack(  # noqa: PLR0913  each one is an option
     folder: Path,
     gpu: SimulatedGpu,
     *,
@@ -127,16 +128,20 @@ def scheduling_stack(
     batcher_count: int = 1,
     headroom: int | None = 0,
     env: Mapping[str, str] | None = None,
+    engine_options: Sequence[str] = (),
 ) -> Iterator[SchedulingStack]:
     """Run a stack for a block, with `batcher_count` bulk batchers.
 
-    A `headroom` of None is the default of the engine. Raises VoidRunError.
+    A `headroom` of None is the default of the engine. `engine_options` of `millrace up` replace the
+    simulated GPU. Raises VoidRunError.
     """
     with ExitStack() as closing:
         kafka = closing.enter_context(running_kafka(folder / "kafka"))
         database = running_postgres(folder / "postgres", "-c", "max_connections=200")
         postgres = closing.enter_context(database)
-        variables = {**shared_env(kafka.address, postgres.address, folder, {}), **gpu.env}
+        variables = shared_env(kafka.address, postgres.address, folder, {})
+        if not engine_options:
+            variables |= gpu.env
         if headroom is not None:
             variables[_HEADROOM] = str(headroom)
         program: Sequence[str] = MILLRACE
@@ -145,7 +150,9 @@ def scheduling_stack(
             variables |= WHOLE_JOBS
         variables |= env or {}
         stack = closing.enter_context(
-            running_stack(folder / "stack", *options(), env=variables, program=program)
+            running_stack(
+                folder / "stack", *(engine_options or options()), env=variables, program=program
+            )
         )
         for number in range(1, batcher_count):
             child = role_child(f"batcher-{number}", "batcher", variables)
@@ -155,4 +162,4 @@ def scheduling_stack(
         settings = DatabaseSettings.model_validate({"url": postgres.address})
         engine = create_engine(settings, application_name="benchmark")
         closing.callback(engine.dispose)
-        yield SchedulingStack(stack, gpu, engine)
+        yield SchedulingStack(stack, gpu, engine, kafka.address)
