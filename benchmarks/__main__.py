@@ -36,6 +36,7 @@ NAMES = (
     "fair_gap",
     "small_beside_large",
     "harvest",
+    "overload_goodput",
     "prefix_order",
     "upstream_turnaround",
     "one_writer",

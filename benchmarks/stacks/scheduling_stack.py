@@ -48,6 +48,13 @@ class ItemRow(NamedTuple):
     output_tokens: int
 
 
+class LastRow(NamedTuple):
+    """The items of a job that succeeded, and when the last of them ended."""
+
+    items: int
+    seconds: float  # after the creation of the job
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulingStack:
     """A ready stack."""
@@ -103,12 +110,37 @@ class SchedulingStack:
             seconds = connection.scalar(job)
         return None if seconds is None else float(seconds)
 
+    def closed_after_s(self, batch: Batch, now_s: float) -> float:
+        """Return the seconds from the creation of a job to its end, or to now while it is open."""
+        ended = sa.func.coalesce(
+            jobs.c.completed_at, jobs.c.expired_at, jobs.c.failed_at, sa.func.to_timestamp(now_s)
+        )
+        age = sa.func.extract("epoch", ended - jobs.c.created_at)
+        job = sa.select(age).where(jobs.c.id == parse_public_id(JOB, batch.id))
+        with self.engine.connect() as connection:
+            return float(connection.scalar(job) or 0)
+
     def wait_for_end(self, batch: Batch, s_max: float) -> float | None:
         """Return the seconds that a job took; None if it has not ended after `s_max`."""
         give_up_at_s = time.monotonic() + s_max
         while (seconds := self.job_seconds(batch)) is None and time.monotonic() < give_up_at_s:
             time.sleep(POLL_S)
         return seconds
+
+    def last_rows(self, batches: Sequence[Batch]) -> dict[str, LastRow]:
+        """Return what succeeded of each job by its public id; jobs without rows are absent."""
+        ids = {parse_public_id(JOB, batch.id): batch.id for batch in batches}
+        created = sa.func.extract("epoch", jobs.c.created_at)
+        last = sa.func.max(items.c.finished_at)
+        query = (
+            sa.select(items.c.job_id, sa.func.count(), sa.func.extract("epoch", last) - created)
+            .join(jobs, jobs.c.id == items.c.job_id)
+            .where(items.c.job_id.in_([*ids]), items.c.outcome == 1)
+            .group_by(items.c.job_id, jobs.c.created_at)
+        )
+        with self.engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return {ids[row[0]]: LastRow(int(row[1]), float(row[2])) for row in rows}
 
     def wait_for_rows(self, batches: Sequence[Batch]) -> None:
         """Return once the jobs have a row. Raises VoidRunError."""

@@ -68,6 +68,11 @@ class JobsClient:
             extra_body={"priority": priority},
         )
 
+    def set_deadline(self, batch: Batch, expires_at_s: int) -> None:
+        """Set the time at which a job expires, in seconds since the epoch."""
+        body = {"expires_at": expires_at_s}
+        self._client.post(f"/batches/{batch.id}", body=body, cast_to=Batch)
+
     def wait(self, batch: Batch, until: Callable[[Batch], bool]) -> Batch:
         """Poll a job until `until` is true. Raises VoidRunError on a timeout."""
         started_s = time.perf_counter()
@@ -78,10 +83,14 @@ class JobsClient:
             batch = self._client.batches.retrieve(batch.id)
         return batch
 
-    def cancel(self, batch: Batch) -> Batch:
-        """Cancel a job unless it has ended, and return it terminal. Raises VoidRunError."""
+    def request_cancel(self, batch: Batch) -> None:
+        """Cancel a job unless it has ended, and do not wait."""
         with suppress(openai.BadRequestError):  # it has ended
             self._client.batches.cancel(batch.id)
+
+    def cancel(self, batch: Batch) -> Batch:
+        """Cancel a job unless it has ended, and return it terminal. Raises VoidRunError."""
+        self.request_cancel(batch)
         return self.wait(batch, is_terminal)
 
     def output(self, batch: Batch, items: int, path: Path) -> Path:
