@@ -85,8 +85,8 @@ class Ended:
 def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
     names = [FAIR, "fifo"] if setup.quick else [FAIR, *DISCIPLINES]
-    lengths = [_lengths(seed=SEED + number) for number in range(FILES)]
-    jobs = _offered(setup.count(JOBS, QUICK_JOBS), lengths)
+    lengths = [draw_job(seed=SEED + number) for number in range(FILES)]
+    jobs = offered_jobs(setup.count(JOBS, QUICK_JOBS), lengths)
     runs = {}
     for name in names:
         with scheduling_stack(setup.work / name, GPU, discipline=name) as stack:
@@ -96,12 +96,13 @@ def measure(setup: Setup) -> Report:
     return Report(name="overload_goodput", rows=rows, runs=[*runs.values()])
 
 
-def _lengths(*, seed: int) -> list[Lengths]:
+def draw_job(*, seed: int) -> list[Lengths]:
+    """Return the lengths of the items of a job."""
     drawn = draw_lengths(AZURE_CODE, JOB_ITEMS, seed=seed)
     return [Lengths(max(25, one.prompt // PROMPT_DIVISOR), one.output) for one in drawn]
 
 
-def _offered(count: int, lengths: Sequence[Sequence[Lengths]]) -> list[OfferedJob]:
+def offered_jobs(count: int, lengths: Sequence[Sequence[Lengths]]) -> list[OfferedJob]:
     """Return jobs that need `LOAD` times the engine."""
     job_s = sum(GPU.seconds(*one) for file in lengths for one in file) / len(lengths)
     rate = LOAD / job_s
