@@ -6,7 +6,9 @@ The busy time of a window is fitted to the tokens of the answers in it:
 
 by least squares in which older windows count less. The two unknowns can be told apart only if the
 mix of requests varies. A ridge term draws their ratio to `OUTPUT_WEIGHT_PRIOR` as far as it does
-not (Hoerl and Kennard, "Ridge regression", Technometrics 12(1), 1970).
+not (Hoerl and Kennard, "Ridge regression", Technometrics 12(1), 1970), and more strongly the fewer
+windows there are: tokens count in the window in which their answer ends, though part of their time
+was spent before.
 """
 
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ ENDPOINTS_MAX: Final = 16
 
 _WINDOW_WEIGHT: Final = 0.98  # of all earlier windows; about the last 50 count
 _RIDGE: Final = 0.01
+_PRIOR_WINDOWS: Final = 0.25
+"""Windows that the prior ratio counts for."""
 
 
 @dataclass(slots=True)
@@ -35,10 +39,12 @@ class _Fit:
     oo: float = 0.0
     pt: float = 0.0
     ot: float = 0.0
+    windows: float = 0.0  # older ones count less
 
     def add(self, prompt: float, output: float, busy_s: float) -> None:
         """Add a window."""
         keep = _WINDOW_WEIGHT
+        self.windows = keep * self.windows + 1
         self.pp = keep * self.pp + prompt * prompt
         self.po = keep * self.po + prompt * output
         self.oo = keep * self.oo + output * output
@@ -49,7 +55,8 @@ class _Fit:
         """Return the seconds of a prompt token and of an output token; both are positive."""
         # On the scale of the smaller sum: prompts may have a hundred times as many tokens.
         smaller = self.pp * self.oo / (self.pp + self.oo) or self.pp + self.oo
-        ridge, prior = _RIDGE * smaller, OUTPUT_WEIGHT_PRIOR
+        ridge = max(_RIDGE, _PRIOR_WINDOWS / self.windows) * smaller
+        prior = OUTPUT_WEIGHT_PRIOR
         pp, po, oo = self.pp + ridge * prior * prior, self.po - ridge * prior, self.oo + ridge
         determinant = pp * oo - po * po
         prompt_s = (self.pt * oo - self.ot * po) / determinant
@@ -69,6 +76,7 @@ class ComputeRates:
     _fits: dict[str, _Fit] = field(default_factory=dict)
     _rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     _window: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens, by endpoint
+    _was_full: bool = False  # the window before this one
 
     def add_tokens(self, endpoint: str, prompt: int, output: int) -> None:
         """Count tokens of answers: prompt tokens that no cache held, and output tokens."""
@@ -81,11 +89,14 @@ class ComputeRates:
     def close_window(self, busy_s: float, *, was_full: bool) -> None:
         """End a window in which the engine was busy for `busy_s`.
 
-        A window without a full engine teaches nothing: its time depends on its arrivals. Endpoints
-        that share a window share its time in the proportion of their expected costs.
+        A window without a full engine teaches nothing: its time depends on its arrivals. Nor does
+        the first full one: the items with the shortest outputs end first, so its time has gone into
+        outputs that are not counted yet. Endpoints that share a window share its time in the
+        proportion of their expected costs.
         """
         window, self._window = self._window, {}
-        if not was_full or busy_s <= 0:
+        is_first, self._was_full = not self._was_full, was_full
+        if is_first or not was_full or busy_s <= 0:
             return
         costs = {endpoint: self._cost(endpoint, *tokens) for endpoint, tokens in window.items()}
         total = sum(costs.values())

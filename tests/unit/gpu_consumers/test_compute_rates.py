@@ -57,6 +57,21 @@ def test_a_window_with_free_slots_teaches_nothing() -> None:
     assert rates.measured() == []
 
 
+def test_the_first_full_window_teaches_nothing() -> None:
+    rates = ComputeRates()
+    rates.add_tokens(CHAT, 10_000, 10)  # long outputs have not ended
+    rates.close_window(1.0, was_full=True)
+    assert rates.measured() == []
+    rates.add_tokens(CHAT, 100, 50)
+    rates.close_window(1.0, was_full=True)
+    assert rates.output_weight(CHAT) == pytest.approx(OUTPUT_WEIGHT_PRIOR, rel=0.1)
+    rates.close_window(1.0, was_full=False)
+    before = rates.measured()
+    rates.add_tokens(CHAT, 10_000, 10)
+    rates.close_window(1.0, was_full=True)
+    assert rates.measured() == before
+
+
 def test_endpoints_share_the_time_of_a_window_by_their_costs() -> None:
     rates = ComputeRates()
     for _ in range(20):
