@@ -18,7 +18,7 @@ from openai.types import Batch
 
 from benchmarks.data.input_files import chat_file
 from benchmarks.data.simulated_gpu import SimulatedGpu
-from benchmarks.runs import Report, Row, Run, Setup
+from benchmarks.runs import Report, Row, Run, Setup, VoidRunError
 from benchmarks.stacks.batch_turnarounds import Turnaround, batch_turnarounds
 from benchmarks.stacks.load_runs import percentiles_ms
 from benchmarks.stacks.scheduling_stack import SchedulingStack, scheduling_stack
@@ -33,6 +33,7 @@ PERIODS_S = {"latency changes every 10 s": 10.0, "each call has its own": 0.0}
 SECONDS, QUICK_SECONDS = 90.0, 25.0
 ITEMS = 60_000  # more than 64 calls can do at 0.1 s
 PERCENTS = (50, 95, 99)
+BATCHES_MIN = 2
 READY_S_MAX = 30.0
 GOAL = "≤ 5"
 
@@ -52,14 +53,15 @@ def measure(setup: Setup) -> Report:
             )
             folder = setup.work / f"stack-{number}"
             with scheduling_stack(folder, SimulatedGpu(), engine_options=options) as stack:
-                run = _run(setup, stack, period_s)
+                (model,) = served_models([MODEL], "openai_http", upstream.address)
+                run = _run(setup, stack, model.pool, period_s)
         setup.note(f"{name}: {run.facts}")
         runs.append(run)
         rows += _rows(name, run)
     return Report(name="upstream_turnaround", rows=rows, runs=runs)
 
 
-def _run(setup: Setup, stack: SchedulingStack, period_s: float) -> Run:
+def _run(setup: Setup, stack: SchedulingStack, pool: str, period_s: float) -> Run:
     file = chat_file(setup.work / "input.jsonl", setup.count(ITEMS, ITEMS), model=MODEL)
     client = stack.tenant()
     file_id, _ = client.upload(file.path)
@@ -69,12 +71,13 @@ def _run(setup: Setup, stack: SchedulingStack, period_s: float) -> Run:
     seconds = QUICK_SECONDS if setup.quick else SECONDS
     time.sleep(period_s + seconds)
     client.cancel(batch)
-    (model,) = served_models([MODEL], "openai_http", "http://upstream")
     job_id = parse_public_id(JOB, batch.id)
     assert job_id is not None
-    found = batch_turnarounds(stack.kafka, model.pool, [job_id])
+    found = batch_turnarounds(stack.kafka, pool, [job_id])
     measured = [one for one in found if one.sent_s >= since_s]
     setup.note(f"{len(found)} batches, {len(measured)} measured")
+    if len(measured) < BATCHES_MIN:
+        raise VoidRunError("too few batches have ended")
     return _run_of(measured, seconds)
 
 
