@@ -1,7 +1,8 @@
 """A7: what the order of a job's items saves where their prompts share prefixes.
 
 What: a job of completions with 20 prefixes of about 500 tokens, 500 items each, in random order,
-with vLLM and the benchmark's model on a CPU. vLLM's KV cache holds about eight running sequences,
+with vLLM and the demo's tiny model on a CPU: a model of real size would need hours for the prompts
+without a cache. vLLM's KV cache holds about eight running sequences,
 less than all prefixes: in the order of the file it forgets most of them before they come again.
 Intake's order by prefixes (`MILLRACE_INTAKE_PREFIX_ORDER`) is on, and off; off is FIFO. Within one
 job of one tenant, round robin and strict priority are FIFO, too. Intake without the setting has the
@@ -22,7 +23,6 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.children.small_cache_replica import BLOCK_TOKENS
-from benchmarks.data.bench_model import ensure_bench_llama
 from benchmarks.data.input_files import COMPLETIONS, SEED
 from benchmarks.data.prefix_items import (
     PrefixItem,
@@ -33,10 +33,11 @@ from benchmarks.data.prefix_items import (
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stacks.stack import running_stack
 from benchmarks.stacks.stack_jobs import upload_job
+from cli.demo.demo_models import ensure_tiny_llama
 from cli.stack.data_folder import cache_dir
 from jobs.settings import IntakeSettings
 
-MODEL = "bench-llama"
+MODEL = "tiny-llama"
 PREFIXES = 20
 ITEMS, QUICK_ITEMS = 10_000, 400
 WARM_UP_ITEMS = 20
@@ -59,7 +60,7 @@ class Usage:
 
 def measure(setup: Setup) -> Report:
     """Run the benchmark. Raises VoidRunError."""
-    folder = ensure_bench_llama(cache_dir(os.environ))
+    folder = ensure_tiny_llama(cache_dir(os.environ) / "models" / MODEL)
     items = shuffled_items(PREFIXES, setup.count(ITEMS, QUICK_ITEMS) // PREFIXES, seed=SEED)
     ideal = _ideal(folder, items)
     orders = {"off": {SETTING: "false"}, "on": {SETTING: "true"}}
