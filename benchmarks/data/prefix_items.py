@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.data.input_files import InputFile, Prompt, completion_file, corpus
 
-PREFIX_CHARS, SUFFIX_CHARS = 1500, 100
+PREFIX_CHARS, SUFFIX_CHARS = 650, 60
 OUTPUT_TOKENS = 8
 
 

@@ -1,12 +1,12 @@
 """A7: what the order of a job's items saves where their prompts share prefixes.
 
 What: a job of completions with 20 prefixes of about 500 tokens, 500 items each, in random order,
-with vLLM and the demo's tiny model on a CPU: a model of real size would need hours for the prompts
-without a cache. vLLM's KV cache holds about eight running sequences,
-less than all prefixes: in the order of the file it forgets most of them before they come again.
-Intake's order by prefixes (`MILLRACE_INTAKE_PREFIX_ORDER`) is on, and off; off is FIFO. Within one
-job of one tenant, round robin and strict priority are FIFO, too. Intake without the setting has the
-order of the file alone, and that is measured.
+with vLLM and the demo's tiny model on a CPU: a larger model would need an hour for the prompts
+without a cache. vLLM's KV cache holds about eight running sequences, less than all prefixes: in the
+order of the file it forgets most of them before they come again. Intake's order by prefixes
+(`MILLRACE_INTAKE_PREFIX_ORDER`) is on, and off; off is FIFO. Within one job of one tenant, round
+robin and strict priority are FIFO, too. Intake without the setting has the order of the file alone,
+and that is measured.
 
 How: cached tokens are `prompt_tokens_details.cached_tokens` of the output file. The ideal is what a
 cache without limit would hold: whole blocks of all but the first item of each prefix. Each order
