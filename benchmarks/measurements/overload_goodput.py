@@ -10,7 +10,7 @@ priority by class. Round robin has no second tenant here, and is FIFO.
 How: a job counts if its last item succeeded within its target by the database's clock. Of the
 second half of the arrivals a separate row says what happens once the queue has formed: FIFO's queue
 grows by half a second each second, so its share falls with the length of the run. The oldest item
-is that of the job that ran or waited longest when all was counted, over its target. The engine is
+is that of the job that had its last row latest, or none yet, over its target. The engine is
 simulated.
 
 Goal: 5 times FIFO's jobs in time; none older than its bound.
@@ -171,7 +171,7 @@ def _ended(
         if row is not None and row.items == JOB_ITEMS:
             age_s = row.seconds
         elif has_deadlines:
-            age_s = stack.closed_after_s(batch, now_s)
+            age_s = stack.settled_after_s(batch, now_s)
         else:
             age_s = now_s - batch.created_at
         found.append(Ended(one, row, age_s))

@@ -110,11 +110,9 @@ class SchedulingStack:
             seconds = connection.scalar(job)
         return None if seconds is None else float(seconds)
 
-    def closed_after_s(self, batch: Batch, now_s: float) -> float:
-        """Return the seconds from the creation of a job to its end, or to now while it is open."""
-        ended = sa.func.coalesce(
-            jobs.c.completed_at, jobs.c.expired_at, jobs.c.failed_at, sa.func.to_timestamp(now_s)
-        )
+    def settled_after_s(self, batch: Batch, now_s: float) -> float:
+        """Return the seconds from the creation of a job to its last row, or to now without it."""
+        ended = sa.func.coalesce(jobs.c.settled_at, jobs.c.failed_at, sa.func.to_timestamp(now_s))
         age = sa.func.extract("epoch", ended - jobs.c.created_at)
         job = sa.select(age).where(jobs.c.id == parse_public_id(JOB, batch.id))
         with self.engine.connect() as connection:
