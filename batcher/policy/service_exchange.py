@@ -2,7 +2,8 @@
 
 Each batcher reports absolute numbers, so a lost report only delays them. What another batcher
 served a tenant is charged here, too; and each batcher asks replicas for the part of a pool that its
-tenants are due: their weights, each divided between the batchers where items of that tenant wait.
+tenants are due: their effective weights, each divided between the batchers where items of that
+tenant wait.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from core.tenant_claims import NORMAL_CLASS, PLAIN_CLAIM, TenantClaim, effective_weights
 from topics.records.records import ServiceReport, TenantService
 
 SILENCE_S_MAX: Final = 3.0
@@ -26,6 +28,8 @@ class RemoteService(NamedTuple):
     pool: str
     tenant_id: UUID
     service: float
+    weight: int = 0  # that `service` was divided by; 0: unknown
+    tenant_class: int = NORMAL_CLASS
 
 
 @dataclass(slots=True)
@@ -70,26 +74,44 @@ class ServiceExchange:
                 # A smaller number: the sender had forgotten the tenant.
                 service = one.served - before if one.served >= before else one.served
                 if service > 0 and now_s - at_s <= SILENCE_S_MAX:
-                    found.append(RemoteService(name, one.tenant_id, service))
+                    found.append(
+                        RemoteService(name, one.tenant_id, service, one.weight, one.tenant_class)
+                    )
         other.read_s = now_s
         other.pools = {name: {one.tenant_id: one for one in n} for name, n in report.pools.items()}
         return found
 
     def share(
-        self, pool: str, waiting: Mapping[UUID, int], weights: Mapping[UUID, int], *, now_s: float
+        self,
+        pool: str,
+        waiting: Mapping[UUID, int],
+        claims: Mapping[UUID, TenantClaim],
+        *,
+        now_s: float,
     ) -> float:
-        """Return the weights of the tenants that wait here, less what of them waits elsewhere."""
+        """Return the effective weights of the tenants that wait here, less the parts elsewhere.
+
+        They are computed from the claims of all tenants that wait at any batcher.
+        """
         others = [
             tenants
             for other in self._others.values()
             if now_s - other.read_s <= SILENCE_S_MAX and (tenants := other.pools.get(pool))
         ]
+        found = {
+            one.tenant_id: TenantClaim(max(1, one.weight), one.reserved, one.tenant_class)
+            for tenants in others
+            for one in tenants.values()
+            if one.waiting
+        }
+        found |= {tenant_id: claims.get(tenant_id, PLAIN_CLAIM) for tenant_id in waiting}
+        weights = effective_weights(found)
         total = 0.0
         for tenant_id, count in waiting.items():
             elsewhere = sum(
                 one.waiting for tenants in others if (one := tenants.get(tenant_id)) is not None
             )
-            total += weights.get(tenant_id, 1) * count / (count + elsewhere)
+            total += weights[tenant_id] * count / (count + elsewhere)
         return total
 
     def _forget(self, now_s: float) -> None:

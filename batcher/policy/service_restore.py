@@ -10,6 +10,8 @@ from statistics import median
 from typing import Final, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from topics.records.records import ServiceReport, TenantService
 
 AGE_S_MAX: Final = 60.0
@@ -38,22 +40,34 @@ def restored_leads(reports: Iterable[AgedReport], job_class: str) -> Leads:
     """Return the lead of each tenant by the newest report that names it.
 
     `reports` are in the order of the topic; of each batcher the last one with tenants counts. Leads
-    are relative to the lowest counter that a batcher knows, so those of an older report are moved
-    by the median difference of the tenants that newer ones name, too.
+    are relative to the lowest counter of a class that a batcher knows, so those of an older report
+    are moved by the median difference of the tenants that newer ones name, too.
     """
     newest: dict[str, AgedReport] = {}
     for one in reports:
         if one.age_s <= AGE_S_MAX and one.report.job_class == job_class and one.report.pools:
             newest[one.report.batcher_id] = one
-    merged: dict[str, dict[UUID, TenantService]] = {}
+    merged: dict[tuple[str, int], dict[UUID, TenantService]] = {}  # by pool and priority class
     left = TENANTS_MAX
     for aged in sorted(newest.values(), key=lambda one: one.age_s):
         for pool, tenants in aged.report.pools.items():
-            known = merged.setdefault(pool, {})
-            new = _new_tenants(known, tenants)[:left]
-            known |= {one.tenant_id: one for one in new}
-            left -= len(new)
-    return {pool: _from_zero(known) for pool, known in merged.items() if known}
+            for tenant_class, of_class in _by_class(tenants).items():
+                known = merged.setdefault((pool, tenant_class), {})
+                new = _new_tenants(known, of_class)[:left]
+                known |= {one.tenant_id: one for one in new}
+                left -= len(new)
+    leads: dict[str, dict[UUID, TenantService]] = {}
+    for (pool, _), known in merged.items():
+        if known:  # of a tenant that changed its class, the newest report counts
+            leads[pool] = _from_zero(known) | leads.get(pool, {})
+    return leads
+
+
+def _by_class(tenants: Iterable[TenantService]) -> dict[int, list[TenantService]]:
+    found: dict[int, list[TenantService]] = {}
+    for one in tenants:
+        found.setdefault(one.tenant_class, []).append(one)
+    return found
 
 
 def _new_tenants(
@@ -64,7 +78,7 @@ def _new_tenants(
     gaps = [known[one.tenant_id].lead - one.lead for one in usable if one.tenant_id in known]
     offset = median(gaps) if gaps else 0.0
     return [
-        TenantService(one.tenant_id, 0.0, one.waiting, one.lead + offset, one.charged)
+        msgspec.structs.replace(one, served=0.0, lead=one.lead + offset)
         for one in usable
         if one.tenant_id not in known
     ]
@@ -74,7 +88,7 @@ def _from_zero(known: Mapping[UUID, TenantService]) -> dict[UUID, TenantService]
     """Move all leads so that the lowest one is 0."""
     lowest = min(one.lead for one in known.values())
     return {
-        tenant_id: TenantService(tenant_id, 0.0, one.waiting, one.lead - lowest, one.charged)
+        tenant_id: msgspec.structs.replace(one, lead=one.lead - lowest)
         for tenant_id, one in known.items()
     }
 

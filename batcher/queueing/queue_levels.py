@@ -2,9 +2,9 @@
 
     pool ─► batch key (model, version, endpoint) ─► tenant ─► job ─► chunks, in the job's order
 
-Tenants share by tokens served and their weights. Of a tenant's jobs the lowest rank goes first, and
-equal ranks share by tokens too, see `core.urgency`. The online calls of a tenant queue as one job,
-nearest deadline first.
+Tenants share by reserved shares, priority classes and weights, see `TenantOrder`. Of a tenant's
+jobs the lowest rank goes first, and equal ranks share by tokens too, see `core.urgency`. The online
+calls of a tenant queue as one job, nearest deadline first.
 """
 
 import math
@@ -15,8 +15,10 @@ from uuid import UUID
 from batcher.policy.fairness import VirtualCounters, service_cost
 from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 from batcher.policy.service_ledger import ServiceLedger
+from batcher.policy.tenant_order import TenantOrder
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from batcher.queueing.prefix_groups import PrefixGroups
+from core.tenant_claims import PLAIN_CLAIM, TenantClaim
 from topics.records.records import JobRef
 
 _CALLS = UUID(int=0)
@@ -149,27 +151,54 @@ class PoolQueue:
     """The batch keys of a pool and the tokens that it served to each tenant."""
 
     batch_keys: dict[BatchKey, BatchKeyQueue]
-    counters: VirtualCounters[UUID]
-    weights: dict[UUID, int] = field(default_factory=dict)  # of the active tenants
+    counters: TenantOrder[UUID]
+    claims: dict[UUID, TenantClaim] = field(default_factory=dict)  # of the active tenants
+    left_claims: dict[UUID, TenantClaim] = field(default_factory=dict)  # unless they are plain
     ledger: ServiceLedger = field(default_factory=ServiceLedger)
     charges: ServiceLedger = field(default_factory=ServiceLedger)  # by any batcher, less refunds
     item_count: int = 0
     last_added_s: float = float("-inf")  # monotonic
     restored_s: float = float("-inf")  # monotonic: when leads of an earlier process were set
 
+    def activate(self, job: JobRef) -> None:
+        """Add the tenant of a job that has work here, with the claim of its newest record."""
+        claim = self.claims.get(job.tenant_id)
+        if claim is None or claim != (job.weight, job.reserved, job.tenant_class):
+            claim = TenantClaim(job.weight, job.reserved, job.tenant_class)
+            self.claims[job.tenant_id] = claim
+            self.counters.activate(job.tenant_id, claim)
+
+    def deactivate(self, tenant_id: UUID) -> None:
+        """Remove a tenant that has no work here any more."""
+        claim = self.claims.pop(tenant_id)
+        if claim != PLAIN_CLAIM:
+            self.left_claims[tenant_id] = claim
+        self.counters.deactivate(tenant_id)
+
+    def known_claim(self, tenant_id: UUID) -> TenantClaim:
+        """Return the claim of a tenant, as it was when it left if it is not active."""
+        claim = self.claims.get(tenant_id)
+        return self.left_claims.get(tenant_id, PLAIN_CLAIM) if claim is None else claim
+
     def charge(self, job: JobRef, tokens: float) -> None:
         """Charge the tenant of a job for weighted tokens that this batcher serves.
 
         The weight is that of the record read last: it may have changed since this one was emitted.
         """
-        service = service_cost(tokens, self.weights.get(job.tenant_id, job.weight))
-        self.counters.charge(job.tenant_id, service)
+        service = service_cost(tokens, self.claims[job.tenant_id].weight)
+        self.counters.charge(job.tenant_id, service, tokens)
         self.ledger.add(job.tenant_id, service)
         self.charges.add(job.tenant_id, service)
 
-    def charge_remote(self, tenant_id: UUID, service: float) -> None:
-        """Charge a tenant for what another batcher served it, unless it is unknown here."""
-        if self.counters.charge_if_known(tenant_id, service):
+    def charge_remote(
+        self, tenant_id: UUID, service: float, weight: int = 0, tenant_class: int | None = None
+    ) -> None:
+        """Charge a tenant for what another batcher served it, unless it is unknown here.
+
+        `weight` is the one that the service was divided by; 0: unknown, of an older release.
+        """
+        tokens = service * (weight or self.known_claim(tenant_id).weight)
+        if self.counters.charge_if_known(tenant_id, service, tokens, tenant_class):
             self.charges.add(tenant_id, service)
 
     def correct(self, tenant_id: UUID, correction: float) -> None:
@@ -180,7 +209,8 @@ class PoolQueue:
         if not math.isfinite(correction):
             return
         correction = max(correction, -self.charges.served(tenant_id))
-        if self.counters.charge_if_known(tenant_id, correction):
+        tokens = correction * self.known_claim(tenant_id).weight
+        if self.counters.charge_if_known(tenant_id, correction, tokens):
             self.charges.add(tenant_id, correction)
 
     def correct_job(self, tenant_id: UUID, job_id: UUID, correction: float) -> None:
@@ -192,14 +222,12 @@ class PoolQueue:
                 tenant.correct(job_id, correction)
 
     def next_tenant(self, queue: BatchKeyQueue) -> UUID:
-        """Return the tenant of `queue` that the pool served least."""
-        if len(queue.tenants) == len(self.counters):  # every active tenant is in this queue
-            return self.counters.least_served()
-        return self.counters.least_served_of(queue.tenants)
+        """Return the tenant of `queue` that is served next."""
+        return self.counters.first(queue.tenants)
 
     def by_fairness(self) -> list[BatchKeyQueue]:
-        """Return the non-empty queues, that of the least served tenant first."""
+        """Return the non-empty queues, that of the tenant first in order first."""
         queues = [queue for queue in self.batch_keys.values() if queue.item_count]
         if len(queues) > 1:
-            queues.sort(key=lambda queue: self.counters.counter(self.next_tenant(queue)))
+            queues.sort(key=lambda queue: self.counters.first_key(queue.tenants))
         return queues

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from batcher.policy.batch_closing import fitting_prefix
 from batcher.policy.buffer_quotas import BufferUsage, TenantPool
-from batcher.policy.fairness import VirtualCounters
+from batcher.policy.tenant_order import TenantOrder
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.deferred_records import DeferredRecord, DeferredRecords
 from batcher.queueing.prefix_groups import GroupChoice
@@ -105,7 +105,7 @@ class Queues:
         """Return a pool, a new one if it is unknown."""
         known = self.pools.get(name)
         if known is None:
-            known = self.pools[name] = PoolQueue({}, VirtualCounters())
+            known = self.pools[name] = PoolQueue({}, TenantOrder())
         return known
 
     def last_added_s(self, pool: str) -> float:
@@ -136,8 +136,7 @@ class Queues:
         if tenant is None:
             tenant = queue.tenants[job.tenant_id] = TenantQueue()
         tenant.add(chunk, self._rank(job))
-        pool.counters.activate(job.tenant_id)
-        pool.weights[job.tenant_id] = job.weight
+        pool.activate(job)
         self._count(pool, queue, chunk, +1)
         self._chunks.add(chunk)
         self._grouped_count += chunk.prefix_group != 0
@@ -204,8 +203,7 @@ class Queues:
             return
         del queue.tenants[job.tenant_id]
         if not any(job.tenant_id in other.tenants for other in pool.batch_keys.values()):
-            pool.counters.deactivate(job.tenant_id)
-            del pool.weights[job.tenant_id]
+            pool.deactivate(job.tenant_id)
         if not queue.tenants:
             del pool.batch_keys[key]
 

@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
+from uuid import UUID
 
 from batcher.policy.service_exchange import RemoteService, ServiceExchange
 from batcher.policy.service_restore import EXPECTED_S, Leads
+from batcher.queueing.queue_levels import PoolQueue
 from batcher.queueing.queues import Queues
 from topics.records.records import TenantService, UsageReport
 
@@ -30,16 +32,24 @@ def report_service(queues: Queues) -> dict[str, list[TenantService]]:
         left -= len(tenants)
         if tenants:
             found[name] = [
-                TenantService(
-                    tenant_id,
-                    pool.ledger.served(tenant_id),
-                    waiting.get(tenant_id, 0),
-                    pool.counters.lead(tenant_id),
-                    pool.charges.served(tenant_id),
-                )
-                for tenant_id in tenants
+                _tenant_service(pool, tenant_id, waiting.get(tenant_id, 0)) for tenant_id in tenants
             ]
     return found
+
+
+def _tenant_service(pool: PoolQueue, tenant_id: UUID, waiting: int) -> TenantService:
+    counters, claim = pool.counters, pool.known_claim(tenant_id)
+    return TenantService(
+        tenant_id,
+        pool.ledger.served(tenant_id),
+        waiting,
+        lead=counters.lead(tenant_id),
+        charged=pool.charges.served(tenant_id),
+        weight=claim.weight,
+        reserved=claim.reserved,
+        tenant_class=claim.tenant_class,
+        counter=counters.counter(tenant_id) if tenant_id in counters else None,
+    )
 
 
 def prune_service(queues: Queues, *, now_s: float) -> None:
@@ -47,8 +57,9 @@ def prune_service(queues: Queues, *, now_s: float) -> None:
     for pool in queues.pools.values():
         if pool.counters.expects_clients and now_s - pool.restored_s > EXPECTED_S:
             pool.counters.end_restore()
-        pool.ledger.prune(pool.weights, now_s=now_s)
-        pool.charges.prune(pool.weights, now_s=now_s)
+        pool.ledger.prune(pool.claims, now_s=now_s)
+        pool.charges.prune(pool.claims, now_s=now_s)
+        pool.left_claims = {key: one for key, one in pool.left_claims.items() if key in pool.ledger}
 
 
 def restore_service(queues: Queues, leads: Leads, *, now_s: float) -> None:
@@ -57,16 +68,16 @@ def restore_service(queues: Queues, leads: Leads, *, now_s: float) -> None:
         pool = queues.pool(name)
         pool.restored_s = now_s
         for tenant_id, one in tenants.items():
-            pool.counters.restore(tenant_id, one.lead, has_work=one.waiting > 0)
+            pool.counters.restore(tenant_id, one.lead, one.tenant_class, has_work=one.waiting > 0)
             if one.charged:
                 pool.charges.add(tenant_id, one.charged)
 
 
 def charge_remote_service(queues: Queues, services: Iterable[RemoteService]) -> None:
     """Charge tenants for what other batchers served them."""
-    for pool_name, tenant_id, service in services:
+    for pool_name, tenant_id, service, weight, tenant_class in services:
         if (pool := queues.pools.get(pool_name)) is not None:
-            pool.charge_remote(tenant_id, service)
+            pool.charge_remote(tenant_id, service, weight, tenant_class)
 
 
 def charge_corrections(queues: Queues, report: UsageReport, *, batcher_id: str) -> None:
@@ -88,7 +99,7 @@ def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> d
     if not exchange.has_others(now_s=now_s):
         return {}
     return {
-        name: exchange.share(name, waiting, pool.weights, now_s=now_s)
+        name: exchange.share(name, waiting, pool.claims, now_s=now_s)
         for name, waiting in queues.waiting_by_tenant().items()
         if (pool := queues.pools.get(name)) is not None
     }

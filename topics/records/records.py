@@ -10,6 +10,7 @@ import msgspec
 
 from core.outcomes import Outcome
 from core.states import CloseReason
+from core.tenant_claims import NORMAL_CLASS
 from core.urgency import PRIORITY_DEFAULT
 
 
@@ -48,6 +49,8 @@ class JobRef(Record, frozen=True):
     priority: int = PRIORITY_DEFAULT  # at that time, among the tenant's jobs; the highest first
     key_name: str = ""  # object of the data key that encrypts bodies; empty: not encrypted
     weight: int = 1  # of the tenant, when the record was emitted
+    reserved: float = 0.0  # of the tenant: its reserved share of the pool, then
+    tenant_class: int = NORMAL_CLASS  # of the tenant: the number of its priority class, then
 
 
 class Item(Record, frozen=True):
@@ -269,8 +272,12 @@ class TenantService(Record, frozen=True):
     tenant_id: UUID
     served: float  # tokens divided by the weight; from 0 again if it was away for a minute
     waiting: int  # items
-    lead: float = 0.0  # its counter above the lowest one of the pool, in the unit of `served`
+    lead: float = 0.0  # its counter above the lowest one of its class, in the unit of `served`
     charged: float = 0.0  # by any batcher, less refunds: a later refund is at most that
+    weight: int = 0  # that `served` was divided by; 0: unknown, of an older release
+    reserved: float = 0.0  # its reserved share of the pool
+    tenant_class: int = NORMAL_CLASS  # the number of its priority class
+    counter: float | None = None  # its virtual counter; None: nothing of it waits
 
 
 class ServiceReport(Record, frozen=True):

@@ -21,6 +21,7 @@ from batcher.queueing.tenant_service import (
     report_service,
 )
 from core.fair_shares import fair_shares
+from core.tenant_claims import TenantClaim
 from tests.unit.batcher.builders import buffered, job_ref
 from topics.records.records import ServiceReport, TenantService
 
@@ -68,20 +69,20 @@ def test_own_reports_and_those_of_the_other_class_are_ignored() -> None:
 
 def test_a_share_divides_the_weight_of_a_tenant_between_batchers() -> None:
     exchange = ServiceExchange("a", "bulk")
-    waiting, weights = {ONE: 30, TWO: 10}, {ONE: 1, TWO: 4}
-    assert exchange.share("p", waiting, weights, now_s=0) == 5
+    waiting, claims = {ONE: 30, TWO: 10}, {ONE: TenantClaim(), TWO: TenantClaim(4)}
+    assert exchange.share("p", waiting, claims, now_s=0) == 5
     exchange.apply(report("b", TenantService(TWO, 0.0, 30)), now_s=0)
-    assert exchange.share("p", waiting, weights, now_s=0) == 2
-    assert exchange.share("other", waiting, weights, now_s=0) == 5
+    assert exchange.share("p", waiting, claims, now_s=0) == 2
+    assert exchange.share("other", waiting, claims, now_s=0) == 5
     assert exchange.share("p", {}, {}, now_s=0) == 0
 
 
 def test_nothing_waits_at_a_silent_batcher_and_one_silent_for_long_is_forgotten() -> None:
     exchange = ServiceExchange("a", "bulk")
     exchange.apply(report("b", TenantService(ONE, 5.0, 10)), now_s=0)
-    assert exchange.share("p", {ONE: 10}, {ONE: 1}, now_s=SILENCE_S_MAX) == 0.5
+    assert exchange.share("p", {ONE: 10}, {ONE: TenantClaim()}, now_s=SILENCE_S_MAX) == 0.5
     assert exchange.has_others(now_s=SILENCE_S_MAX)
-    assert exchange.share("p", {ONE: 10}, {ONE: 1}, now_s=SILENCE_S_MAX + 0.1) == 1
+    assert exchange.share("p", {ONE: 10}, {ONE: TenantClaim()}, now_s=SILENCE_S_MAX + 0.1) == 1
     assert not exchange.has_others(now_s=SILENCE_S_MAX + 0.1)
     exchange.apply(report("c"), now_s=FORGET_S + 1)
     assert set(exchange._others) == {"c"}
