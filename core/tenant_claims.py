@@ -89,6 +89,15 @@ def effective_weights(claims: Mapping[K, TenantClaim]) -> dict[K, float]:
     return {key: fixed[key] * unit if key in fixed else float(weights[key]) for key in claims}
 
 
+def whole_weights(claims: Mapping[K, TenantClaim]) -> dict[K, int]:
+    """Return effective weights as whole numbers, for shares of items."""
+    if all(claim.reserved == 0 for claim in claims.values()) and (
+        len({claim.tenant_class for claim in claims.values()}) <= 1
+    ):
+        return {key: claim.weight for key, claim in claims.items()}
+    return {key: max(1, round(1000 * n)) for key, n in effective_weights(claims).items()}
+
+
 def _lower_shares(
     claims: Mapping[K, TenantClaim], reserved: Mapping[K, float], top: int
 ) -> dict[K, float]:

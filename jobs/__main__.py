@@ -23,11 +23,11 @@ from jobs import metrics
 from jobs.expansion.expander import Expander
 from jobs.expansion.intake_loop import IntakeLoop
 from jobs.expansion.job_loads import ROLE
+from jobs.expansion.known_claims import KnownClaims
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import POLL_INTERVAL_S, PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
-from jobs.expansion.tenant_weights import TenantWeights
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.outbox_relay import OutboxRelay
 from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
@@ -89,10 +89,10 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         capacities, loads = PoolCapacities(clock), LoadCache(engine, ResultPartitions())
         leases = create_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
-        leased_jobs, weights = LeasedJobs(engine, leases, clock), TenantWeights(engine, clock)
+        leased_jobs, claims = LeasedJobs(engine, leases, clock), KnownClaims(engine, clock)
         processes = closing.enter_context(contextlib.closing(ValidationProcesses(clock)))
         validation = LeasedValidation(objects, leases, settings, stop, processes, body_limits)
-        feasibility = Feasibility(engine, loads, capacities, weights.weight)
+        feasibility = Feasibility(engine, loads, capacities, claims.claim)
         intake = IntakeLoop(
             settings=settings,
             loads=loads,
@@ -104,11 +104,11 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
                 leased_jobs,
                 clock,
                 capacities.expected_output,
-                weights.weight,
+                claims.claim,
             ),
             validator=Validator(engine, validation, clock, feasibility),
             capacities=capacities,
-            weights=weights,
+            claims=claims,
             notifications=job_notifications,
             clock=clock,
             stop=stop,

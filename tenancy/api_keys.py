@@ -3,13 +3,14 @@
 A secret is `sk-`, 256 random bits and a checksum, so that a typo is rejected without a query.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
+from core.tenant_claims import NORMAL_CLASS, PriorityClass
 from tenancy.audit_log import Action, key_actor
 from tenancy.installation_log import CLI_OPERATOR, Operator, record_tenant_event
 from tenancy.key_secrets import NewKey, has_key_format, new_key, secret_hash
@@ -28,6 +29,8 @@ class Principal:
     zero_retention: bool = False  # of the tenant
     call_timeout_s: float | None = None  # limit of the tenant's calls
     weight: int = 1  # of the tenant, among those that use a pool
+    reserved_shares: Mapping[str, float] = field(default_factory=dict, hash=False)  # by pool
+    tenant_class: int = NORMAL_CLASS  # number of the tenant's priority class
 
     @property
     def idempotency_owner(self) -> UUID:
@@ -89,6 +92,8 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
             tenants.c.zero_retention,
             tenants.c.call_timeout_ms,
             tenants.c.weight,
+            tenants.c.reserved_shares,
+            tenants.c.priority_class,
         )
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
         .where(
@@ -98,9 +103,17 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
         )
     )
     principals = {}
-    for digest, tenant_id, key_id, zero_retention, timeout_ms, weight in rows:
+    for digest, tenant_id, key_id, zero_retention, timeout_ms, weight, shares, name in rows:
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
-        principals[digest] = Principal(tenant_id, key_id, zero_retention, timeout_s, weight)
+        principals[digest] = Principal(
+            tenant_id,
+            key_id,
+            zero_retention,
+            timeout_s,
+            weight,
+            shares,
+            PriorityClass(name).number,
+        )
     return principals
 
 

@@ -18,6 +18,8 @@ _TENANT_COLUMNS: Final = (
     tenants.c.zero_retention,
     tenants.c.call_timeout_ms,
     tenants.c.weight,
+    tenants.c.reserved_shares,
+    tenants.c.priority_class,
     tenants.c.bulk_hours,
     tenants.c.infeasible_jobs,
     tenants.c.created_at,

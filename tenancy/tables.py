@@ -60,6 +60,20 @@ tenants: Final = Table(
         server_default="1",
         comment="its share of a pool, in relation to those of other tenants",
     ),
+    Column[dict[str, float]](
+        "reserved_shares",
+        JSONB,
+        nullable=False,
+        server_default="{}",
+        comment="by pool the fraction that it gets at least while it has work; *: of every other",
+    ),
+    Column[str](
+        "priority_class",
+        Text,
+        nullable=False,
+        server_default="normal",
+        comment="core.tenant_claims.PriorityClass",
+    ),
     Column[str](
         "bulk_hours",
         Text,
@@ -84,6 +98,8 @@ tenants: Final = Table(
         comment="when nothing but tombstones was left; the row goes with the last of them",
     ),
     CheckConstraint("weight BETWEEN 1 AND 1000", name="weight_in_range"),
+    CheckConstraint("jsonb_typeof(reserved_shares) = 'object'", name="reserved_shares_by_pool"),
+    CheckConstraint("priority_class IN ('high', 'normal', 'low')", name="priority_class_known"),
     CheckConstraint("infeasible_jobs IN ('accept', 'mark', 'fail')", name="infeasible_jobs_known"),
 )
 

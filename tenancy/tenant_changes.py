@@ -7,6 +7,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from tenancy.installation_log import CLI_OPERATOR, Operator
+from tenancy.reserved_shares import check_reserved_shares
 from tenancy.response_cache import set_response_cache
 from tenancy.tenants import change_tenant, check_bulk_hours, set_zero_retention
 
@@ -14,6 +15,8 @@ _COLUMNS: Final = (
     "stored_bytes_max",
     "call_timeout_ms",
     "weight",
+    "reserved_shares",
+    "priority_class",
     "bulk_hours",
     "infeasible_jobs",
 )
@@ -28,15 +31,25 @@ def change_tenant_limits(
     """Set the named limits; None is the installation's default, or off.
 
     Zero retention is set first: it decides whether a cache is possible. Raises
-    ZeroRetentionConflictError, TenantHoursError.
+    ZeroRetentionConflictError, TenantHoursError, ReservedSharesError.
     """
     if (on := changes.get("zero_retention")) is not None:
         set_zero_retention(connection, tenant_id, on=on, operator=operator)
     if (hours := changes.get("bulk_hours")) is not None:
         check_bulk_hours(hours)
+    if (shares := changes.get("reserved_shares")) is not None:
+        check_reserved_shares(connection, tenant_id, shares)
     for name in _COLUMNS:
         if name in changes:
             value = {name: changes[name]}
-            change_tenant(connection, tenant_id, value, value, operator)
+            details = {name: _shown(changes[name])}
+            change_tenant(connection, tenant_id, value, details, operator)
     if "response_cache_ttl_s" in changes:
         set_response_cache(connection, tenant_id, changes["response_cache_ttl_s"], operator)
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as the audit log holds it: shares as text, because it holds no fractions."""
+    if isinstance(value, Mapping):
+        return [f"{pool}={share:g}" for pool, share in sorted(value.items())]
+    return value

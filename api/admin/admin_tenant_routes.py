@@ -17,8 +17,10 @@ from api.idempotent_requests import saved_response
 from api.resources import seconds
 from core.bulk_hours import BULK_HOURS_CHARS_MAX
 from core.ids import KEY, TENANT, parse_public_id, public_id
+from core.tenant_claims import RESERVED_TOTAL_MAX, PriorityClass
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import key_row, list_keys, list_tenants, tenant_row
+from tenancy.reserved_shares import POOLS_MAX
 from tenancy.response_cache import TTL_S_MAX
 from tenancy.tenant_changes import change_tenant_limits
 from tenancy.tenant_deletion import delete_tenant
@@ -37,6 +39,8 @@ CALL_TIMEOUT_MS_MAX: Final = 86_400_000
 Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 StoredBytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CallTimeoutMs = Annotated[int, Meta(ge=1, le=CALL_TIMEOUT_MS_MAX)]
+ReservedShare = Annotated[float, Meta(ge=0, le=RESERVED_TOTAL_MAX)]
+ReservedShares = Annotated[dict[str, ReservedShare], Meta(max_length=POOLS_MAX)]
 Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 BulkHours = Annotated[str, Meta(min_length=1, max_length=BULK_HOURS_CHARS_MAX)]
 CacheTtlS = Annotated[int, Meta(ge=1, le=TTL_S_MAX)]
@@ -58,6 +62,8 @@ class TenantChangeBody(msgspec.Struct, forbid_unknown_fields=True):
     call_timeout_ms: CallTimeoutMs | UnsetType | None = UNSET
     response_cache_ttl_s: CacheTtlS | UnsetType | None = UNSET
     weight: Weight | UnsetType = UNSET
+    reserved_shares: ReservedShares | UnsetType = UNSET
+    priority_class: PriorityClass | UnsetType = UNSET
     bulk_hours: BulkHours | UnsetType | None = UNSET
     infeasible_jobs: InfeasibleJobs | UnsetType = UNSET
 
@@ -199,6 +205,8 @@ def tenant_object(row: Any) -> dict[str, object]:
         "call_timeout_ms": row.call_timeout_ms,
         "response_cache_ttl_s": row.response_cache_ttl_s,
         "weight": row.weight,
+        "reserved_shares": row.reserved_shares,
+        "priority_class": row.priority_class,
         "bulk_hours": row.bulk_hours,
         "infeasible_jobs": row.infeasible_jobs,
     }

@@ -27,6 +27,7 @@ from storage.objects.errors import (
     ObjectStoreFullError,
     ObjectStoreUnavailableError,
 )
+from tenancy.reserved_shares import ReservedSharesError
 from tenancy.tenants import (
     InvalidTenantNameError,
     TenantExistsError,
@@ -107,6 +108,7 @@ _STATUSES: Final[dict[type[InvalidRequestError], int]] = {
 _TENANT_STATUSES: Final[dict[type[MillraceError], int]] = {
     InvalidTenantNameError: 400,
     TenantHoursError: 400,
+    ReservedSharesError: 400,
     TenantNotFoundError: 404,
     TenantExistsError: 409,
     ZeroRetentionConflictError: 409,

@@ -6,7 +6,7 @@ tenants are due: their effective weights, each divided between the batchers wher
 tenant wait.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -81,38 +81,47 @@ class ServiceExchange:
         other.pools = {name: {one.tenant_id: one for one in n} for name, n in report.pools.items()}
         return found
 
-    def share(
+    def weights(
         self,
         pool: str,
-        waiting: Mapping[UUID, int],
+        waiting: Iterable[UUID],
         claims: Mapping[UUID, TenantClaim],
         *,
         now_s: float,
-    ) -> float:
-        """Return the effective weights of the tenants that wait here, less the parts elsewhere.
+    ) -> dict[UUID, float]:
+        """Return the effective weights of all tenants that wait at any batcher.
 
-        They are computed from the claims of all tenants that wait at any batcher.
+        `claims` are those of the tenants that wait here.
         """
-        others = [
-            tenants
-            for other in self._others.values()
-            if now_s - other.read_s <= SILENCE_S_MAX and (tenants := other.pools.get(pool))
-        ]
         found = {
             one.tenant_id: TenantClaim(max(1, one.weight), one.reserved, one.tenant_class)
-            for tenants in others
+            for tenants in self._reports(pool, now_s)
             for one in tenants.values()
             if one.waiting
         }
         found |= {tenant_id: claims.get(tenant_id, PLAIN_CLAIM) for tenant_id in waiting}
-        weights = effective_weights(found)
+        return effective_weights(found)
+
+    def share(
+        self, pool: str, waiting: Mapping[UUID, int], weights: Mapping[UUID, float], *, now_s: float
+    ) -> float:
+        """Return the weights of the tenants that wait here, less what of them waits elsewhere."""
+        others = self._reports(pool, now_s)
         total = 0.0
         for tenant_id, count in waiting.items():
             elsewhere = sum(
                 one.waiting for tenants in others if (one := tenants.get(tenant_id)) is not None
             )
-            total += weights[tenant_id] * count / (count + elsewhere)
+            total += weights.get(tenant_id, 1) * count / (count + elsewhere)
         return total
+
+    def _reports(self, pool: str, now_s: float) -> list[Mapping[UUID, TenantService]]:
+        """Return the tenants of a pool at each other batcher that reported of late."""
+        return [
+            tenants
+            for other in self._others.values()
+            if now_s - other.read_s <= SILENCE_S_MAX and (tenants := other.pools.get(pool))
+        ]
 
     def _forget(self, now_s: float) -> None:
         """Forget silent batchers, and tenants that reports name no more."""

@@ -8,7 +8,7 @@ calls of a tenant queue as one job, nearest deadline first.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -153,6 +153,7 @@ class PoolQueue:
     batch_keys: dict[BatchKey, BatchKeyQueue]
     counters: TenantOrder[UUID]
     claims: dict[UUID, TenantClaim] = field(default_factory=dict)  # of the active tenants
+    discounts: dict[UUID, float] = field(default_factory=dict)  # weights by effective weights
     left_claims: dict[UUID, TenantClaim] = field(default_factory=dict)  # unless they are plain
     ledger: ServiceLedger = field(default_factory=ServiceLedger)
     charges: ServiceLedger = field(default_factory=ServiceLedger)  # by any batcher, less refunds
@@ -175,6 +176,18 @@ class PoolQueue:
             self.left_claims[tenant_id] = claim
         self.counters.deactivate(tenant_id)
 
+    def raise_weights(self, effective: Mapping[UUID, float]) -> None:
+        """Let counters follow effective weights where reserved shares raise them.
+
+        With several batchers, a tenant with a reserved share then takes it where the others have
+        had more than here. Lower weights are left to the order of classes.
+        """
+        self.discounts = {
+            tenant_id: claim.weight / effective[tenant_id]
+            for tenant_id, claim in self.claims.items()
+            if claim.reserved and effective.get(tenant_id, 0.0) > claim.weight
+        }
+
     def known_claim(self, tenant_id: UUID) -> TenantClaim:
         """Return the claim of a tenant, as it was when it left if it is not active."""
         claim = self.claims.get(tenant_id)
@@ -186,7 +199,8 @@ class PoolQueue:
         The weight is that of the record read last: it may have changed since this one was emitted.
         """
         service = service_cost(tokens, self.claims[job.tenant_id].weight)
-        self.counters.charge(job.tenant_id, service, tokens)
+        charged = service * self.discounts.get(job.tenant_id, 1.0)
+        self.counters.charge(job.tenant_id, charged, tokens)
         self.ledger.add(job.tenant_id, service)
         self.charges.add(job.tenant_id, service)
 
@@ -198,7 +212,8 @@ class PoolQueue:
         `weight` is the one that the service was divided by; 0: unknown, of an older release.
         """
         tokens = service * (weight or self.known_claim(tenant_id).weight)
-        if self.counters.charge_if_known(tenant_id, service, tokens, tenant_class):
+        charged = service * self.discounts.get(tenant_id, 1.0)
+        if self.counters.charge_if_known(tenant_id, charged, tokens, tenant_class):
             self.charges.add(tenant_id, service)
 
     def correct(self, tenant_id: UUID, correction: float) -> None:
@@ -210,7 +225,8 @@ class PoolQueue:
             return
         correction = max(correction, -self.charges.served(tenant_id))
         tokens = correction * self.known_claim(tenant_id).weight
-        if self.counters.charge_if_known(tenant_id, correction, tokens):
+        charged = correction * self.discounts.get(tenant_id, 1.0)
+        if self.counters.charge_if_known(tenant_id, charged, tokens):
             self.charges.add(tenant_id, correction)
 
     def correct_job(self, tenant_id: UUID, job_id: UUID, correction: float) -> None:

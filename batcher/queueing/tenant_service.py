@@ -95,11 +95,16 @@ def charge_corrections(queues: Queues, report: UsageReport, *, batcher_id: str) 
 
 
 def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> dict[str, float]:
-    """Return this batcher's share of each pool; none while it is the only batcher."""
+    """Return this batcher's share of each pool; none while it is the only batcher.
+
+    The counters of tenants follow their effective weights from now on.
+    """
     if not exchange.has_others(now_s=now_s):
         return {}
-    return {
-        name: exchange.share(name, waiting, pool.claims, now_s=now_s)
-        for name, waiting in queues.waiting_by_tenant().items()
-        if (pool := queues.pools.get(name)) is not None
-    }
+    shares = {}
+    for name, waiting in queues.waiting_by_tenant().items():
+        if (pool := queues.pools.get(name)) is not None:
+            weights = exchange.weights(name, waiting, pool.claims, now_s=now_s)
+            pool.raise_weights(weights)
+            shares[name] = exchange.share(name, waiting, weights, now_s=now_s)
+    return shares

@@ -36,6 +36,8 @@ _TENANT_FIELDS: Final = (
     "zero_retention",
     "call_timeout_ms",
     "weight",
+    "reserved_shares",
+    "priority_class",
     "bulk_hours",
     "infeasible_jobs",
     "created_at",

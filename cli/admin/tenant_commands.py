@@ -1,5 +1,6 @@
 """`millrace tenants` and `millrace keys`: tenants, their response cache and their API keys."""
 
+import re
 from typing import Annotated, Any, Final
 
 import typer
@@ -9,6 +10,7 @@ from cli.admin.operator_connections import DataOption
 from cli.batch.job_display import time_text
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
+from core.tenant_claims import PriorityClass
 from tenancy.response_cache import TTL_S_MAX
 from tenancy.tenants import WEIGHT_MAX, InfeasibleJobs
 
@@ -25,6 +27,8 @@ _HEADERS = (
     "zero retention",
     "calls at most",
     "weight",
+    "reserved",
+    "class",
     "bulk hours",
     "infeasible jobs",
     "created",
@@ -73,6 +77,17 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
             min=1, max=WEIGHT_MAX, help="Its share of a pool, in relation to other tenants' (1)."
         ),
     ] = None,
+    reserved_shares: Annotated[
+        str | None,
+        typer.Option(
+            help="Fractions of pools that it gets at least while it has work, such as"
+            " `large=0.25,*=0.1`, or `off`; `*` is every other pool."
+        ),
+    ] = None,
+    priority_class: Annotated[
+        PriorityClass | None,
+        typer.Option(help="Tenants of a higher class come first; lower ones keep 5 % of a pool."),
+    ] = None,
     bulk_hours: Annotated[
         str | None,
         typer.Option(
@@ -87,7 +102,8 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     data: DataOption = None,
 ) -> None:
     """Change a tenant. API processes and intake apply it within seconds."""
-    if (zero_retention, call_timeout, weight, bulk_hours, infeasible_jobs) == (None,) * 5:
+    options = (zero_retention, call_timeout, weight, bulk_hours, infeasible_jobs)
+    if (*options, reserved_shares, priority_class) == (None,) * 7:
         raise typer.BadParameter("give at least one option")
     timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
     changes: dict[str, object] = {}
@@ -97,6 +113,10 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         changes["call_timeout_ms"] = None if timeout_s is None else timeout_s * 1000
     if weight is not None:
         changes["weight"] = weight
+    if reserved_shares is not None:
+        changes["reserved_shares"] = _parsed_shares(reserved_shares)
+    if priority_class is not None:
+        changes["priority_class"] = priority_class.value
     if bulk_hours is not None:
         changes["bulk_hours"] = None if bulk_hours == "off" else bulk_hours
     if infeasible_jobs is not None:
@@ -109,6 +129,10 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         typer.echo(f"{name} call timeout {_seconds_text(timeout_s)}")
     if weight is not None:
         typer.echo(f"{name} weight {weight}")
+    if reserved_shares is not None:
+        typer.echo(f"{name} reserved shares {reserved_shares}")
+    if priority_class is not None:
+        typer.echo(f"{name} priority class {priority_class.value}")
     if bulk_hours is not None:
         typer.echo(f"{name} bulk hours {bulk_hours}")
     if infeasible_jobs is not None:
@@ -167,6 +191,8 @@ def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
         "yes" if tenant["zero_retention"] else "no",
         "default" if timeout_ms is None else f"{timeout_ms / 1000:g} s",
         str(tenant["weight"]),
+        " ".join(f"{pool}={part:g}" for pool, part in sorted(tenant["reserved_shares"].items())),
+        tenant["priority_class"],
         tenant["bulk_hours"] or "any",
         tenant["infeasible_jobs"],
         time_text(tenant["created_at"]),
@@ -183,6 +209,19 @@ def _seconds_or_off(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= TTL_S_MAX:
         raise typer.BadParameter(f"give 1 to {TTL_S_MAX} seconds, or `off`")
     return int(text)
+
+
+def _parsed_shares(text: str) -> dict[str, float]:
+    """Return the shares in `POOL=FRACTION,…`, or none for `off`."""
+    if text == "off":
+        return {}
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        pool, _, number = part.strip().partition("=")
+        if not re.fullmatch(r"[01](\.\d{1,6})?", number) or pool in found:
+            raise typer.BadParameter("give shares such as `large=0.25,*=0.1`, or `off`")
+        found[pool] = float(number)
+    return found
 
 
 @keys.command("create")

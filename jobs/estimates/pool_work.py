@@ -12,7 +12,9 @@ from core.estimates.new_jobs import NewJobs
 from core.estimates.pool_shares import TenantWork
 from core.estimates.tenant_queue import JobWork, WorkAhead, work_ahead
 from core.states import JobKind
+from core.tenant_claims import effective_weights
 from jobs.expansion.job_loads import OPEN, loads_query
+from jobs.expansion.known_claims import CLAIM_COLUMNS, claim_in
 from jobs.expansion.load_sums import JobLoad, tail_items
 from jobs.store.job_schedule import job_opening
 from jobs.tables.jobs import job_cursors, jobs
@@ -40,12 +42,12 @@ _SUMS: Final = (
     sa.select(
         _LOADS.c.pool,
         _LOADS.c.tenant_id,
-        tenants.c.weight,
+        *CLAIM_COLUMNS,
         sa.func.sum(_OUTSTANDING).label("outstanding"),
         sa.func.sum(_OUTSTANDING + _NOT_EMITTED).label("remaining"),
     )
     .join(tenants, tenants.c.id == _LOADS.c.tenant_id)
-    .group_by(_LOADS.c.pool, _LOADS.c.tenant_id, tenants.c.weight)
+    .group_by(_LOADS.c.pool, _LOADS.c.tenant_id, *CLAIM_COLUMNS)
 )
 _LOG_SIZE: Final = sa.func.ln(sa.cast(jobs.c.total_count, sa.Double))
 _NEW: Final = (
@@ -73,7 +75,7 @@ class TenantSums:
 
     remaining: float = 0.0  # without a row
     outstanding: float = 0.0  # of those, emitted
-    weight: int = 1
+    weight: float = 1.0  # effective, among the tenants of the pool
 
 
 PoolSums = dict[str, dict[UUID, TenantSums]]
@@ -85,11 +87,17 @@ RecentJobs = dict[tuple[str, UUID], NewJobs]
 
 def find_pool_sums(connection: sa.Connection) -> PoolSums:
     """Return the items of the open batches by pool and tenant, in one query for all pools."""
-    found: defaultdict[str, dict[UUID, TenantSums]] = defaultdict(dict)
+    rows: defaultdict[str, dict[UUID, Any]] = defaultdict(dict)
     for row in connection.execute(_SUMS):
-        sums = TenantSums(float(row.remaining), float(row.outstanding), row.weight)
-        found[row.pool][row.tenant_id] = sums
-    return dict(found)
+        rows[row.pool][row.tenant_id] = row
+    found = {}
+    for pool, of_pool in rows.items():
+        weights = effective_weights({key: claim_in(row, pool) for key, row in of_pool.items()})
+        found[pool] = {
+            key: TenantSums(float(row.remaining), float(row.outstanding), weights[key])
+            for key, row in of_pool.items()
+        }
+    return found
 
 
 def find_recent_jobs(connection: sa.Connection) -> RecentJobs:

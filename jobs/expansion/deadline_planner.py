@@ -1,15 +1,17 @@
 """Keeps the deadline plans of all tenants and pools, as of a second ago."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from core.clock import Clock
+from core.tenant_claims import TenantClaim, effective_weights
 from core.urgency import priority_of
 from jobs import metrics
 from jobs.expansion.deadlines import DeadlinePlan, Supply, plan_deadlines, pressed_until
+from jobs.expansion.known_claims import ClaimOf
 from jobs.expansion.load_sums import DUE_SPAN_S, JobLoad, TenantPool, TenantPoolLoad
 
 _INTERVAL_S: Final = 1.0
@@ -19,7 +21,7 @@ _TIME_SHARE_MAX: Final = 0.05  # of the loop's time, with any number of jobs und
 def supplies(
     windows: Mapping[TenantPool, int],
     rates: Mapping[str, float],
-    weight: Callable[[UUID], int],
+    claim: ClaimOf,
     *,
     now_s: float,
     lag_s: float,
@@ -27,17 +29,19 @@ def supplies(
     """Return what each tenant with a window can expect of each pool.
 
     Its part of the rate is its part of the windows, which leave out what other tenants do not need,
-    or that of its weight, if this is more: windows of newcomers are small at first.
+    or that of its effective weight, if this is more: windows of newcomers are small at first.
     """
     items: Counter[str] = Counter()
-    weights: Counter[str] = Counter()
+    claims: defaultdict[str, dict[UUID, TenantClaim]] = defaultdict(dict)
     for (tenant_id, pool), window in windows.items():
         items[pool] += window
-        weights[pool] += weight(tenant_id)
+        claims[pool][tenant_id] = claim(tenant_id, pool)
+    weights = {pool: effective_weights(of_pool) for pool, of_pool in claims.items()}
+    totals = {pool: sum(of_pool.values()) for pool, of_pool in weights.items()}
     found = {}
     for key, window in windows.items():
         tenant_id, pool = key
-        part = max(window / max(1, items[pool]), weight(tenant_id) / weights[pool])
+        part = max(window / max(1, items[pool]), weights[pool][tenant_id] / totals[pool])
         found[key] = Supply(rates.get(pool, 0.0) * part, now_s, lag_s)
     return found
 

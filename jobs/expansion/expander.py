@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
+from core.tenant_claims import PLAIN_CLAIM
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.emission import (
@@ -21,6 +22,7 @@ from jobs.expansion.emission import (
     send_items,
 )
 from jobs.expansion.job_loads import OpenJob
+from jobs.expansion.known_claims import ClaimOf
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
 from jobs.expansion.reader_slots import WAIT_S_MAX, ReaderSlots, wait_for_opening
 from jobs.expansion.windows import rotate
@@ -72,8 +74,8 @@ class Expander:
     expected_output: Callable[[JobRef], float] = lambda _: OUTPUT_TOKENS_PRIOR
     """Returns the expected tokens of one sequence of a job."""
 
-    tenant_weight: Callable[[UUID], int] = lambda _: 1
-    """Returns the weight of a tenant now; that of a leased job is as old as its lease."""
+    tenant_claim: ClaimOf = lambda _tenant_id, _pool: PLAIN_CLAIM
+    """Returns the claim of a tenant on a pool now; that of a leased job is as old as its lease."""
 
     backoff: JobBackoff = field(default_factory=JobBackoff)
     slots: ReaderSlots = field(default_factory=ReaderSlots)
@@ -153,8 +155,9 @@ class Expander:
         if count_max <= 0:
             return None  # a file was appended that this process has not loaded yet
         ref = job.ref_at(index)
-        if (weight := self.tenant_weight(ref.tenant_id)) != ref.weight:
-            ref = msgspec.structs.replace(ref, weight=weight)
+        claim = self.tenant_claim(ref.tenant_id, ref.pool)
+        if claim != (ref.weight, ref.reserved, ref.tenant_class):
+            ref = msgspec.structs.replace(ref, **claim._asdict())
         sends = TrackedSends(self.producer)
         try:
             reader = self._opened_reader(leased, ref)

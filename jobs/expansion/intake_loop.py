@@ -11,11 +11,11 @@ from jobs import metrics
 from jobs.expansion.allowances import allowances
 from jobs.expansion.deadline_planner import DeadlinePlanner, supplies
 from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
+from jobs.expansion.known_claims import KnownClaims
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.load_sums import TenantPool
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.expansion.tenant_weights import TenantWeights
 from jobs.expansion.windows import (
     PoolCapacity,
     WindowLimits,
@@ -47,7 +47,7 @@ class IntakeLoop:
     expander: Expander
     validator: Validator
     capacities: PoolCapacities
-    weights: TenantWeights
+    claims: KnownClaims
     notifications: NotificationListener
     clock: Clock
     stop: threading.Event
@@ -64,7 +64,7 @@ class IntakeLoop:
     def run_once(self) -> None:
         """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_UNAVAILABLE`."""
         started_s = self.clock.monotonic_s()
-        self.weights.refresh()
+        self.claims.refresh()
         with self.loads.current() as loads:
             metrics.OUTSTANDING_ITEMS.set(loads.outstanding)
             allowed, started_count = self._plan(loads, started_s)
@@ -128,12 +128,12 @@ class IntakeLoop:
             unclaimable=loads.leases.keys() - before,
             count_max=count_max,
             plans=self.deadlines.plans,
+            claim=self.claims.claim,
         )
         self.leased_jobs.acquire(ranked, count_max)
         claimed = self.leased_jobs.ids - before
         for job_id in claimed:
-            ref = self.leased_jobs.by_id[job_id].job.ref
-            self.weights.learn(ref.tenant_id, ref.weight)
+            self.claims.learn(self.leased_jobs.by_id[job_id].job.ref)
         return len(claimed)
 
     def _plan_deadlines(
@@ -148,7 +148,7 @@ class IntakeLoop:
         rates = {name: pool.items_per_s for name, pool in pools.items()}
         window_s = self.settings.window_s
         supply = supplies(
-            windows, rates, self.weights.weight, now_s=loads.openings.now_s, lag_s=2 * window_s
+            windows, rates, self.claims.claim, now_s=loads.openings.now_s, lag_s=2 * window_s
         )
         self.deadlines.refresh(loads.sums.by_tenant_pool, loads.counted(), supply)
 
@@ -161,7 +161,7 @@ class IntakeLoop:
             budgets,
             items_max=self.settings.read_ahead_items,
             turn=int(self.clock.wall_s() / self.settings.window_s),
-            weight=self.weights.weight,
+            claim=self.claims.claim,
         )
 
     def wait_for_work(self) -> None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from core.object_names import job_key_name
 from core.states import JobKind, JobState
 from jobs.expansion.cursors import ExpansionCursor
+from jobs.expansion.known_claims import CLAIM_COLUMNS, claim_in
 from jobs.expansion.load_sums import JobLoad
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
@@ -180,7 +181,7 @@ def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID
     """Return the open jobs among `job_ids`."""
     query = (
         sa.select(jobs, job_cursors.c.byte_offset, job_cursors.c.line_number)
-        .add_columns(job_cursors.c.item_index, job_cursors.c.copy_count, tenants.c.weight)
+        .add_columns(job_cursors.c.item_index, job_cursors.c.copy_count, *CLAIM_COLUMNS)
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(tenants, tenants.c.id == jobs.c.tenant_id)
         .where(jobs.c.id.in_(job_ids), OPEN)
@@ -205,8 +206,8 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         traceparent=row.traceparent,
         version=row.control_version,
         priority=row.priority,
-        weight=row.weight,
         key_name=job_key_name(row.id) if row.zero_retention else "",
+        **claim_in(row, row.pool)._asdict(),
     )
     cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
     files = InputFiles(row.input_key, appended, first_order_key=row.order_key or "")

@@ -9,17 +9,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from core.fair_shares import fair_shares
 from core.limits import CHUNK_ITEMS_MAX
+from core.tenant_claims import PLAIN_CLAIM, TenantClaim, whole_weights
 from jobs.expansion.deadlines import NO_PLAN, NO_PLANS, DeadlinePlan
 from jobs.expansion.load_sums import Age, JobLoad, PoolLoad, TenantPool, TenantPoolLoad
 
 _PROBE_SHARE_MAX: Final = 0.05  # of the read-ahead, for all pools without capacity
 
 _Key = TypeVar("_Key")
+_Place: TypeAlias = tuple[bool, int]  # whether the window is half full, and the class
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,17 @@ def tenant_windows(
     *,
     items_max: int,
     turn: int,
-    weight: Callable[[UUID], int] = lambda _: 1,
+    claim: Callable[[UUID, str], TenantClaim] = lambda _tenant_id, _pool: PLAIN_CLAIM,
 ) -> dict[TenantPool, int]:
     """Return how many items each tenant may have outstanding on each pool.
 
     `remaining` counts the items that can be emitted: those of leased jobs. The tenants of a pool
-    with outstanding or remaining items share its budget by their weights and max-min fairness: one
-    item each at least, and `items_max` at most. If earlier tenants still have more than their share
-    outstanding, a tenant with less gets its share of what is free, and half of what all of its
-    weight would bring it, or one item, at once: it does not wait until the items of others have
-    run. So the budget is exceeded by half of it, and one item for each tenant, at most.
+    with outstanding or remaining items share its budget by their effective weights (see
+    `core.tenant_claims`) and max-min fairness: one item each at least, and `items_max` at most. If
+    earlier tenants still have more than their share outstanding, a tenant with less gets its share
+    of what is free, and half of what all of its weight would bring it, or one item, at once: it
+    does not wait until the items of others have run. So the budget is exceeded by half of it, and
+    one item for each tenant, at most.
 
     Of a budget below one item for each tenant, tenants with outstanding items keep theirs, and an
     order that changes with `turn` decides which come next: neither many jobs nor one large job
@@ -124,7 +127,7 @@ def tenant_windows(
         if budgets[pool] < len(keys):
             keys.sort(key=lambda key: (not outstanding[key], _turn_order(key[0], turn)))
         needs = {key: min(items_max, outstanding[key] + remaining.get(key, 0)) for key in keys}
-        weights = {key: weight(key[0]) for key in keys}
+        weights = whole_weights({key: claim(*key) for key in keys})
         shares = _weighted_shares(needs, budgets[pool], weights)
         missing = {key: max(0, share - outstanding[key]) for key, share in shares.items()}
         free = max(0, budgets[pool] - sum(outstanding.values()))
@@ -164,7 +167,7 @@ def remaining_of(leased: Iterable[JobLoad]) -> Counter[TenantPool]:
     return remaining
 
 
-def select_jobs(
+def select_jobs(  # noqa: PLR0913  each one is an option
     loads: Mapping[TenantPool, TenantPoolLoad],
     windows: Mapping[TenantPool, int],
     *,
@@ -172,6 +175,7 @@ def select_jobs(
     unclaimable: Collection[UUID],
     count_max: int,
     plans: Mapping[TenantPool, DeadlinePlan] = NO_PLANS,
+    claim: Callable[[UUID, str], TenantClaim] = lambda _tenant_id, _pool: PLAIN_CLAIM,
 ) -> list[UUID]:
     """Return the jobs to lease, best first: those with items to emit that are not `unclaimable`.
 
@@ -180,24 +184,24 @@ def select_jobs(
     emit nothing. A job is then ranked by its number among the jobs of its tenant and pool that have
     items to emit, ordered by rank and then by age; in the plan of its tenant and pool urgent jobs
     come first, and each twentieth is a relegated one. Among equal numbers, jobs whose window is
-    less than half full come first: a window is a few seconds of work, so slots move between jobs
-    every few seconds.
+    less than half full come first, and of those the higher priority classes: a window is a few
+    seconds of work, so slots move between jobs every few seconds.
     """
-    tiers: defaultdict[tuple[bool, bool], list[tuple[bool, Iterator[Age]]]] = defaultdict(list)
+    tiers: defaultdict[tuple[bool, bool], list[tuple[_Place, Iterator[Age]]]] = defaultdict(list)
     for key, load in loads.items():
         if load.remaining:
             window = windows.get(key, 0)
-            is_half_full = 2 * load.outstanding >= window
+            place = 2 * load.outstanding >= window, claim(*key).tenant_class
             in_order = plans.get(key, NO_PLAN).in_order(load.in_order())
-            tiers[key[1] not in available, not window].append((is_half_full, in_order))
+            tiers[key[1] not in available, not window].append((place, in_order))
     selected: list[UUID] = []
     for tier in sorted(tiers):
         queues = tiers[tier]
         while queues and len(selected) < count_max:
-            heads = [(half, age, queue) for half, queue in queues if (age := next(queue, None))]
-            ranked = sorted((half, age) for half, age, _ in heads if age[1] not in unclaimable)
+            heads = [(place, age, queue) for place, queue in queues if (age := next(queue, None))]
+            ranked = sorted((place, age) for place, age, _ in heads if age[1] not in unclaimable)
             selected += [job_id for _, (_, job_id) in ranked]
-            queues = [(half, queue) for half, _, queue in heads]
+            queues = [(place, queue) for place, _, queue in heads]
     return selected[:count_max]
 
 

@@ -1,6 +1,5 @@
 """Decides, once the items of a job are known, whether it can meet its deadline."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +8,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import JobState
+from core.tenant_claims import whole_weights
 from jobs.expansion.expected_end import NewWork, expected_end_s, tenant_rate
+from jobs.expansion.known_claims import ClaimOf
 from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.input.line_checks import ErrorCode, LineError
@@ -27,7 +28,7 @@ class Feasibility:
     engine: sa.Engine
     loads: LoadCache
     capacities: PoolCapacities
-    weight: Callable[[UUID], int]
+    claim: ClaimOf
 
     def assess(self, job_id: UUID, result: ValidationResult, copies: int = 0) -> ValidationResult:
         """Return the result with what the tenant wants for a job that cannot end in time.
@@ -85,9 +86,9 @@ class Feasibility:
             for (tenant_id, name), load in loads.sums.by_tenant_pool.items()
             if name == pool and tenant_id != job.tenant_id
         }
-        weights = {tenant_id: self.weight(tenant_id) for tenant_id in [*others, job.tenant_id]}
+        claims = {tenant_id: self.claim(tenant_id, pool) for tenant_id in [*others, job.tenant_id]}
         time_s = (job.expires_at - job.now).total_seconds()
-        return tenant_rate(job.tenant_id, others, weights, pool_rate, time_s)
+        return tenant_rate(job.tenant_id, others, whole_weights(claims), pool_rate, time_s)
 
 
 def _end_s(job: sa.Row[Any], items: int, pool: str, rate: float, loads: OpenLoads) -> float:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.tenant_claims import PLAIN_CLAIM
 from core.urgency import rank, relegated_rank, urgent_rank
 from jobs.expansion.allowances import share_window
 from jobs.expansion.deadline_planner import DeadlinePlanner, find_pressure, supplies
@@ -313,7 +314,9 @@ def test_pressure_is_that_of_the_highest_priority_with_items_to_emit() -> None:
 def test_a_tenant_expects_its_part_of_the_windows_or_of_the_weights() -> None:
     other, third = (UUID(int=2), "p"), (UUID(int=3), "p")
     windows = {KEY: 900, other: 90, third: 10, (TENANT, "q"): 5}
-    found = supplies(windows, {"p": 100.0}, lambda _: 1, now_s=NOW, lag_s=1.0)
+    found = supplies(
+        windows, {"p": 100.0}, lambda _tenant, _pool: PLAIN_CLAIM, now_s=NOW, lag_s=1.0
+    )
     assert found[KEY] == Supply(90.0, NOW, 1.0)
     assert found[other].items_per_s == pytest.approx(100 / 3)
     assert found[TENANT, "q"].items_per_s == 0.0

@@ -5,17 +5,19 @@ from collections.abc import Callable
 from operator import mul
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.fair_shares import fair_shares
 from core.limits import CHUNK_ITEMS_MAX
+from core.tenant_claims import TenantClaim
 from core.urgency import PRIORITY_DEFAULT
 from jobs.expansion import windows as rules
 from jobs.expansion.allowances import allowances as allowances_of
 from jobs.expansion.allowances import share_window as share_window_of
 from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool, TenantPoolLoad, tail_items
-from jobs.expansion.windows import PoolCapacity, WindowLimits, remaining_of
+from jobs.expansion.windows import PoolCapacity, WindowLimits, remaining_of, select_jobs
 
 LIMITS = WindowLimits(
     window_s=3, window_items_max=1_000_000, read_ahead_items=20_000, read_ahead_bytes=2**26
@@ -41,13 +43,11 @@ def windows_of(
     budgets: dict[str, int],
     *,
     turn: int = 7,
-    weight: Callable[[UUID], int] = lambda _: 1,
+    claim: Callable[[UUID, str], TenantClaim] = lambda _tenant, _pool: TenantClaim(),
 ) -> dict[TenantPool, int]:
     remaining = remaining_of(job for job in jobs if is_leased(job))
     sums = LoadSums.of(jobs).by_tenant_pool
-    return rules.tenant_windows(
-        sums, remaining, budgets, items_max=20_000, turn=turn, weight=weight
-    )
+    return rules.tenant_windows(sums, remaining, budgets, items_max=20_000, turn=turn, claim=claim)
 
 
 def allowances(jobs: list[JobLoad], windows: dict[TenantPool, int]) -> dict[UUID, int]:
@@ -266,33 +266,72 @@ def test_tenants_take_turns_in_a_small_budget_whatever_their_jobs() -> None:
     assert all(160 < turns[tenant] < 240 for tenant in (1, 3, 4))
 
 
+def weight_of(weights: dict[int, int]) -> Callable[[UUID, str], TenantClaim]:
+    """Return claims of these weights by tenant; others weigh 1."""
+    return lambda tenant_id, _pool: TenantClaim(weights.get(tenant_id.int, 1))
+
+
 def test_tenants_share_a_budget_by_their_weights_and_each_gets_an_item() -> None:
     light, heavy = tenant_job(1, 60_000), tenant_job(3, 60_000)
 
-    def weight(tenant_id: UUID) -> int:
-        return tenant_id.int
-
-    windows = windows_of([light, heavy], {"p": 8_002}, weight=weight)
+    claim = weight_of({1: 1, 3: 3})
+    windows = windows_of([light, heavy], {"p": 8_002}, claim=claim)
     assert windows == {light.tenant_pool: 2_001, heavy.tenant_pool: 6_001}
-    windows = windows_of([light, heavy._replace(total=500)], {"p": 8_000}, weight=weight)
+    windows = windows_of([light, heavy._replace(total=500)], {"p": 8_000}, claim=claim)
     assert windows == {light.tenant_pool: 7_500, heavy.tenant_pool: 500}
     windows = windows_of(
-        [light, heavy], {"p": 2}, weight=lambda tenant: 1000 if tenant.int == 3 else 1
+        [light, heavy],
+        {"p": 2},
+        claim=weight_of({3: 1000}),
     )
     assert windows == {light.tenant_pool: 1, heavy.tenant_pool: 1}
+
+
+def test_a_reserved_share_and_a_class_count_in_windows() -> None:
+    jobs = [tenant_job(n, 60_000) for n in range(1, 7)]
+    reserved, low = jobs[0], jobs[5]
+
+    def claim(tenant_id: UUID, pool: str) -> TenantClaim:
+        assert pool == "p"
+        if tenant_id == reserved.tenant_id:
+            return TenantClaim(1, 0.5)
+        return TenantClaim(1, 0.0, 2 if tenant_id == low.tenant_id else 1)
+
+    windows = windows_of(jobs, {"p": 10_000}, claim=claim)
+    assert windows[reserved.tenant_pool] == pytest.approx(5000, abs=10)
+    assert windows[low.tenant_pool] == pytest.approx(500, abs=10)
+    assert windows[jobs[2].tenant_pool] == pytest.approx(4500 / 4, abs=10)
+    windows = windows_of([reserved._replace(total=100), low], {"p": 10_000}, claim=claim)
+    assert windows[reserved.tenant_pool] + windows[low.tenant_pool] == 10_000  # work-conserving
+
+
+def test_jobs_of_a_higher_class_are_leased_first() -> None:
+    jobs = [tenant_job(n, 100) for n in range(1, 9)]
+    sums = LoadSums.of(jobs).by_tenant_pool
+    selected = select_jobs(
+        sums,
+        dict.fromkeys(sums, 10),
+        available={"p"},
+        unclaimable=(),
+        count_max=2,
+        claim=lambda tenant, _: TenantClaim(1, 0.0, 0 if tenant.int == 7 else 1),
+    )
+    assert selected[0] == jobs[6].job_id
 
 
 def test_a_heavy_tenant_that_comes_gets_half_of_its_share_at_once() -> None:
     earlier = tenant_job(1, 60_000, emitted=20_000)
     heavy = tenant_job(3, 60_000)
-    windows = windows_of([earlier, heavy], {"p": 20_000}, weight=lambda tenant_id: tenant_id.int)
+    windows = windows_of([earlier, heavy], {"p": 20_000}, claim=weight_of({1: 1, 3: 3}))
     assert windows == {earlier.tenant_pool: 5_001, heavy.tenant_pool: 7_500}
 
 
 def test_a_light_tenant_that_comes_gets_an_item_at_once() -> None:
     heavy, light = tenant_job(2, 60_000, emitted=600), tenant_job(1, 60_000)
     windows = windows_of(
-        [heavy, light], {"p": 128}, weight=lambda tenant: 1000 if tenant.int == 2 else 1
+        [heavy, light],
+        {"p": 128},
+        claim=weight_of({2: 1000}),
     )
     assert windows[light.tenant_pool] == 1
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
+from core.tenant_claims import TenantClaim
 from core.urgency import PRIORITY_DEFAULT
 from jobs.expansion.allowances import allowances
 from jobs.expansion.load_sums import JobLoad, LoadSums, TenantPool
@@ -169,7 +170,7 @@ class SimulatedPool:
             budgets,
             items_max=1_000_000,
             turn=int(self.now_s),
-            weight=lambda tenant_id: self.workload.weights[tenant_id.int],
+            claim=lambda tenant_id, _: TenantClaim(self.workload.weights[tenant_id.int]),
         )
 
     def _queue(self, job: SimulatedJob, count: int) -> None:

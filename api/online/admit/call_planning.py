@@ -16,6 +16,7 @@ from api.online.call_request import (
 from api.online.calls import PlannedCall, ReceivedCall, call_deadline
 from api.online.online_runtime import OnlineRuntime
 from api.online.settings import OnlineSettings
+from core.tenant_claims import reserved_share
 from registry.models import ModelVersion
 from topics.records.records import CallRef, JobRef
 
@@ -120,4 +121,6 @@ def _job(
         traceparent=trace[0] if trace else "",
         call=call,
         weight=received.principal.weight,
+        reserved=reserved_share(received.principal.reserved_shares, route.pool),
+        tenant_class=received.principal.tenant_class,
     )

@@ -54,6 +54,8 @@ COMMANDS = (
     ("tenants", "update", "acme", "--call-timeout", "30"),
     ("tenants", "update", "acme", "--zero-retention", "--call-timeout", "off"),
     ("tenants", "update", "acme", "--weight", "4"),
+    ("tenants", "update", "acme", "--reserved-shares", "large=0.25", "--priority-class", "low"),
+    ("tenants", "update", "acme", "--reserved-shares", "large=0.95"),
     ("tenants", "update", "acme", "--bulk-hours", "22:00-06:00 Europe/Berlin"),
     ("tenants", "update", "acme", "--bulk-hours", "at night"),
     ("tenants", "update", "acme", "--infeasible-jobs", "mark"),

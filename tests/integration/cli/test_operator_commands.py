@@ -103,6 +103,27 @@ def test_weight_of_a_tenant_is_set() -> None:
         assert done.exit_code == ExitCode.USAGE
 
 
+def test_reserved_shares_and_the_class_of_a_tenant_are_set() -> None:
+    listed = partial(listed_tenant, "reserved_shares")
+    millrace("tenants", "create", "acme")
+    assert listed() == {}
+    done = millrace("tenants", "update", "acme", "--reserved-shares", "large=0.5,*=0.1")
+    assert done.stdout == "acme reserved shares large=0.5,*=0.1\n"
+    assert listed() == {"large": 0.5, "*": 0.1}
+    millrace("tenants", "create", "other")
+    done = millrace("tenants", "update", "other", "--reserved-shares", "large=0.41")
+    assert done.exit_code
+    assert "acme 0.5" in done.stderr
+    assert millrace("tenants", "update", "other", "--reserved-shares", "*=0.41").exit_code
+    assert not millrace("tenants", "update", "other", "--reserved-shares", "large=0.4").exit_code
+    for wrong in ("large", "large=2", "large=0.1,large=0.2", "large=-0.1", "=0.1x", "Large=0.1"):
+        assert millrace("tenants", "update", "acme", "--reserved-shares", wrong).exit_code
+    assert not millrace("tenants", "update", "acme", "--reserved-shares", "off").exit_code
+    assert listed() == {}
+    assert not millrace("tenants", "update", "acme", "--priority-class", "high").exit_code
+    assert listed_tenant("priority_class") == "high"
+
+
 def test_bulk_hours_of_a_tenant_are_set() -> None:
     listed = partial(listed_tenant, "bulk_hours")
     millrace("tenants", "create", "acme")

@@ -14,7 +14,7 @@ from core.errors import LeaseLostError, MillraceError
 from jobs.expansion.allowances import allowances
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
 from jobs.expansion.job_loads import OpenJob, open_jobs
-from jobs.expansion.tenant_weights import TenantWeights
+from jobs.expansion.known_claims import KnownClaims
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_cursors
 from storage.objects.errors import (
@@ -114,21 +114,21 @@ def test_records_carry_the_weight_that_the_tenant_has_when_they_are_emitted(site
     job_id = site.add_job(300)
     execute(site.engine, "UPDATE tenants SET weight = 3")
     process = site.start_claiming()
-    weights = TenantWeights(site.engine, clock := ManualClock())
+    claims = KnownClaims(site.engine, clock := ManualClock())
     (ref,) = (leased.job.ref for leased in process.jobs.by_id.values())
     assert ref.weight == 3
-    process.expander.tenant_weight = weights.weight
+    process.expander.tenant_claim = claims.claim
 
     def emit() -> None:
         assert process.expander.run_once({job_id: 60}) == 60
 
     emit()
-    weights.learn(ref.tenant_id, ref.weight)
+    claims.learn(ref)
     emit()
     for weight, seconds in ((5, 0), (7, 0), (7, 60)):
         execute(site.engine, f"UPDATE tenants SET weight = {weight}")
         clock.advance(seconds)
-        weights.refresh()
+        claims.refresh()
         emit()
     found = [chunk for chunks in chunks_by_partition(site.kafka).values() for chunk in chunks]
     by_first = {chunk.items[0].index: chunk.job.weight for chunk in found}

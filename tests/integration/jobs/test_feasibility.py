@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
+from core.tenant_claims import PLAIN_CLAIM
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.result_partitions import ResultPartitions
@@ -79,7 +80,8 @@ def site(engine: sa.Engine) -> Site:
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         add_running_job(connection, add_tenant(connection), 4, cursor={"item_index": 4})
-    site = Site(engine, tenant_id, capacities, Feasibility(engine, loads, capacities, lambda _: 1))
+    feasibility = Feasibility(engine, loads, capacities, lambda _tenant, _pool: PLAIN_CLAIM)
+    site = Site(engine, tenant_id, capacities, feasibility)
     site.set("fail")
     return site
 

@@ -69,20 +69,20 @@ def test_own_reports_and_those_of_the_other_class_are_ignored() -> None:
 
 def test_a_share_divides_the_weight_of_a_tenant_between_batchers() -> None:
     exchange = ServiceExchange("a", "bulk")
-    waiting, claims = {ONE: 30, TWO: 10}, {ONE: TenantClaim(), TWO: TenantClaim(4)}
-    assert exchange.share("p", waiting, claims, now_s=0) == 5
+    waiting, weights = {ONE: 30, TWO: 10}, {ONE: 1, TWO: 4}
+    assert exchange.share("p", waiting, weights, now_s=0) == 5
     exchange.apply(report("b", TenantService(TWO, 0.0, 30)), now_s=0)
-    assert exchange.share("p", waiting, claims, now_s=0) == 2
-    assert exchange.share("other", waiting, claims, now_s=0) == 5
+    assert exchange.share("p", waiting, weights, now_s=0) == 2
+    assert exchange.share("other", waiting, weights, now_s=0) == 5
     assert exchange.share("p", {}, {}, now_s=0) == 0
 
 
 def test_nothing_waits_at_a_silent_batcher_and_one_silent_for_long_is_forgotten() -> None:
     exchange = ServiceExchange("a", "bulk")
     exchange.apply(report("b", TenantService(ONE, 5.0, 10)), now_s=0)
-    assert exchange.share("p", {ONE: 10}, {ONE: TenantClaim()}, now_s=SILENCE_S_MAX) == 0.5
+    assert exchange.share("p", {ONE: 10}, {ONE: 1}, now_s=SILENCE_S_MAX) == 0.5
     assert exchange.has_others(now_s=SILENCE_S_MAX)
-    assert exchange.share("p", {ONE: 10}, {ONE: TenantClaim()}, now_s=SILENCE_S_MAX + 0.1) == 1
+    assert exchange.share("p", {ONE: 10}, {ONE: 1}, now_s=SILENCE_S_MAX + 0.1) == 1
     assert not exchange.has_others(now_s=SILENCE_S_MAX + 0.1)
     exchange.apply(report("c"), now_s=FORGET_S + 1)
     assert set(exchange._others) == {"c"}
@@ -94,8 +94,8 @@ def test_nothing_waits_at_a_silent_batcher_and_one_silent_for_long_is_forgotten(
 class VirtualBatcher:
     """The queues of one batcher, which intake refills, and its exchange with others."""
 
-    def __init__(self, name: str, tenants: Sequence[int], weights: Sequence[int]) -> None:
-        self.name, self.tenants, self.weights = name, tenants, weights
+    def __init__(self, name: str, tenants: Sequence[int], claims: Sequence[TenantClaim]) -> None:
+        self.name, self.tenants, self.claims = name, tenants, claims
         self.queues = Queues(items_max=10**6, bytes_max=2**40)
         self.exchange = ServiceExchange(name, "bulk")
         self.emitted: Counter[int] = Counter()
@@ -107,7 +107,7 @@ class VirtualBatcher:
             missing = 200 - waiting.get(UUID(int=tenant), 0)
             if missing > 0:
                 first = self.emitted[tenant]
-                job = job_ref(tenant, pool="p", weight=self.weights[tenant])
+                job = job_ref(tenant, pool="p", **self.claims[tenant]._asdict())
                 self.queues.add(buffered(job, range(first, first + missing)), now_s=0.0)
                 self.emitted[tenant] += missing
 
@@ -135,8 +135,9 @@ class VirtualBatcher:
 class VirtualPool:
     """Batchers that share a replica, in virtual time."""
 
-    def __init__(self, layout: dict[str, list[int]], weights: Sequence[int]) -> None:
-        self.batchers = [VirtualBatcher(name, found, weights) for name, found in layout.items()]
+    def __init__(self, layout: dict[str, list[int]], weights: Sequence[int | TenantClaim]) -> None:
+        claims = [TenantClaim(one) if isinstance(one, int) else one for one in weights]
+        self.batchers = [VirtualBatcher(name, found, claims) for name, found in layout.items()]
         self.now_s = 0.0
 
     def run(
@@ -176,6 +177,19 @@ def test_tenants_get_their_shares_whatever_batchers_they_lie_on(weights: Sequenc
     done = pool.run(100, TENANTS)
     gained = [done[tenant] / weights[tenant] for tenant in TENANTS]
     assert max(gained) / min(gained) < 1.05
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, {"a": [0, 1, 2], "b": [3, 4, 5]}])
+def test_a_reserved_share_and_a_class_hold_over_all_batchers(layout: dict[str, list[int]]) -> None:
+    claims = [TenantClaim(1, 0.4), *[TenantClaim(1)] * 4, TenantClaim(1, 0.0, 2)]
+    pool = VirtualPool(layout, claims)
+    pool.run(25, TENANTS)
+    done = pool.run(200, TENANTS)
+    total = done.total()
+    assert done[0] >= 0.39 * total
+    assert 0.03 * total <= done[5] <= 0.08 * total
+    normal = [done[tenant] for tenant in (1, 2, 3, 4)]
+    assert max(normal) / min(normal) < 1.5
 
 
 @pytest.mark.parametrize("how", ["paused", "lost"])
