@@ -10,7 +10,12 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from api import audit_log_routes, model_list_routes
-from api.admin import admin_list_routes, admin_quarantine_routes, admin_tenant_routes
+from api.admin import (
+    admin_list_routes,
+    admin_quarantine_routes,
+    admin_share_routes,
+    admin_tenant_routes,
+)
 from api.auth.failed_attempts import FailedAttempts
 from api.auth.key_cache import ROUNDS_PER_TTL, KeyCache, refresh_keys
 from api.batches import batch_routes, dead_letter_routes, single_request_routes
@@ -57,6 +62,7 @@ ROUTERS: Final = (
     result_routes.router,
     admin_tenant_routes.router,
     admin_list_routes.router,
+    admin_share_routes.router,
     admin_quarantine_routes.router,
 )
 """All routers. Online calls are not among them: they are served in front of FastAPI."""

@@ -88,7 +88,7 @@ class PeriodicTasks:
         """Publish what tenants were served to other batchers, and that this one exists."""
         now_s = self.clock.monotonic_s()
         has_others = self.exchange.has_others(now_s=now_s)
-        # A batcher alone reports for the process that takes its place after a crash.
+        # Alone, it reports for operators and for the process that takes its place after a crash.
         service = report_service(self.queues) if has_others or is_heartbeat else {}
         if is_heartbeat or service:
             self.service.publish(service)

@@ -1,5 +1,6 @@
 """Pages of tenants and of their keys, for operators."""
 
+from collections.abc import Collection
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -40,6 +41,14 @@ def tenant_row(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any] | None
     """Return a tenant with its limits, or None."""
     query: sa.Select[Any] = sa.select(*_TENANT_COLUMNS).where(tenants.c.id == tenant_id, _KEPT)
     return connection.execute(query).one_or_none()
+
+
+def tenants_by_id(
+    connection: sa.Connection, tenant_ids: Collection[UUID]
+) -> dict[UUID, sa.Row[Any]]:
+    """Return those of the tenants that are not deleted, with their limits."""
+    query = sa.select(*_TENANT_COLUMNS).where(tenants.c.id.in_(tenant_ids), _KEPT)
+    return {row.id: row for row in connection.execute(query)}
 
 
 def key_row(connection: sa.Connection, key_id: UUID) -> sa.Row[Any] | None:

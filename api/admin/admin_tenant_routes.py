@@ -17,7 +17,7 @@ from api.idempotent_requests import saved_response
 from api.resources import seconds
 from core.bulk_hours import BULK_HOURS_CHARS_MAX
 from core.ids import KEY, TENANT, parse_public_id, public_id
-from core.tenant_claims import RESERVED_TOTAL_MAX, PriorityClass
+from core.tenant_claims import PriorityClass
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import key_row, list_keys, list_tenants, tenant_row
 from tenancy.reserved_shares import POOLS_MAX
@@ -39,8 +39,7 @@ CALL_TIMEOUT_MS_MAX: Final = 86_400_000
 Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 StoredBytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CallTimeoutMs = Annotated[int, Meta(ge=1, le=CALL_TIMEOUT_MS_MAX)]
-ReservedShare = Annotated[float, Meta(ge=0, le=RESERVED_TOTAL_MAX)]
-ReservedShares = Annotated[dict[str, ReservedShare], Meta(max_length=POOLS_MAX)]
+ReservedShares = Annotated[dict[str, float], Meta(max_length=POOLS_MAX)]
 Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 BulkHours = Annotated[str, Meta(min_length=1, max_length=BULK_HOURS_CHARS_MAX)]
 CacheTtlS = Annotated[int, Meta(ge=1, le=TTL_S_MAX)]

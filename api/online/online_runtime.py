@@ -23,6 +23,7 @@ from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
 from api.online.send.call_keys import CallKeys
 from api.online.send.call_sender import CALLERS_PLACE, CallSender, LargeBodies, LogHealth
+from api.online.served_shares import ServedShares
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
@@ -37,10 +38,10 @@ from jobs.estimates.pool_rates import PoolRates
 from jobs.expansion.pool_capacity import POLL_INTERVAL_S
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
-from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, Topic
+from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, SERVICE, Topic
 from topics.records.codec import decode
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import JobControl, Replies
+from topics.records.records import JobControl, Replies, ServiceReport
 from topics.settings import KafkaSettings
 from topics.tail_readers.commit_watermarks import LogWatermarks
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
@@ -100,6 +101,7 @@ class OnlineRuntime:
         self.bulk_rates = PoolRates()
         """For estimates of batches: their replicas publish on the same topic."""
         self.execution = ExecutionTimes()
+        self.served = ServedShares()
         self._deps = deps
         self._health = LogHealth(clock)
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,6 +153,10 @@ class OnlineRuntime:
             if self.bulk_rates.is_due(now_s):
                 self.bulk_rates.add_sample(self.pools.reports(now_s=now_s), now_s=now_s)
 
+        def read_service(records: list[ReceivedRecord]) -> None:
+            if reports := newest_reports(records):
+                loop.call_soon_threadsafe(self._apply_service, reports)
+
         self._tails = (
             self._tail_thread(
                 REPLIES, read_replies, name="replies", partitions=[self.reply_partition]
@@ -160,7 +166,11 @@ class OnlineRuntime:
             ),
             self._tail_thread(CONTROL, read_control, name="control"),
         )
-        for tail in self._tails:
+        # Only operators ask for it, so readiness does not wait for it.
+        self._service_tail = self._tail_thread(
+            SERVICE, read_service, name="service", poll_interval_s=POLL_INTERVAL_S
+        )
+        for tail in (*self._tails, self._service_tail):
             tail.start_at_end()
         coroutines = (
             self.heartbeat.run(self.calls.fail_unanswered),
@@ -224,11 +234,15 @@ class OnlineRuntime:
         )
 
     def _close(self) -> None:
-        for tail in self._tails:
+        tails = (*self._tails, self._service_tail)
+        for tail in tails:
             tail.request_stop()
         self._producer.close(_FLUSH_S_MAX)
-        for tail in self._tails:
+        for tail in tails:
             tail.stop()
+
+    def _apply_service(self, reports: list[ServiceReport]) -> None:
+        self.served.apply(reports, now_s=self.clock.monotonic_s())
 
     def _receive_replies(self, records: list[Replies]) -> None:
         now_s = self.clock.monotonic_s()
@@ -282,6 +296,12 @@ class OnlineRuntime:
 
     def _is_pool_dead(self, pool: str, *, now_s: float) -> bool:
         return now_s - max(self.pools.last_seen_s(pool), self._unreliable_s) > _POOL_DEAD_S
+
+
+def newest_reports(records: list[ReceivedRecord]) -> list[ServiceReport]:
+    """Return the newest report of each batcher. Raises SchemaTooNewError."""
+    found = [report for _, report in decode_records(ServiceReport, records) if report is not None]
+    return list({report.batcher_id: report for report in found}.values())
 
 
 def decode_replies(records: list[ReceivedRecord], caller_id: str) -> list[Replies]:

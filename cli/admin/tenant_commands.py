@@ -7,6 +7,7 @@ import typer
 
 from cli.admin.administration import administration
 from cli.admin.operator_connections import DataOption
+from cli.admin.share_commands import show_shares
 from cli.batch.job_display import time_text
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
@@ -123,20 +124,19 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         changes["infeasible_jobs"] = infeasible_jobs.value
     with administration(data) as installation:
         installation.change_tenant(name, changes)
-    if zero_retention is not None:
-        typer.echo(f"{name} zero retention {'on' if zero_retention else 'off'}")
-    if call_timeout is not None:
-        typer.echo(f"{name} call timeout {_seconds_text(timeout_s)}")
-    if weight is not None:
-        typer.echo(f"{name} weight {weight}")
-    if reserved_shares is not None:
-        typer.echo(f"{name} reserved shares {reserved_shares}")
-    if priority_class is not None:
-        typer.echo(f"{name} priority class {priority_class.value}")
-    if bulk_hours is not None:
-        typer.echo(f"{name} bulk hours {bulk_hours}")
-    if infeasible_jobs is not None:
-        typer.echo(f"{name} infeasible jobs {infeasible_jobs.value}")
+    for field, value in changes.items():
+        typer.echo(f"{name} {_change_text(field, value)}")
+
+
+def _change_text(field: str, value: Any) -> str:
+    """Return a change of a tenant as it is printed."""
+    if field == "zero_retention":
+        return f"zero retention {'on' if value else 'off'}"
+    if field == "call_timeout_ms":
+        return f"call timeout {_seconds_text(None if value is None else value // 1000)}"
+    if field == "reserved_shares":
+        return f"reserved shares {_shares_text(value) or 'off'}"
+    return f"{field.replace('_', ' ')} {'off' if value is None else value}"
 
 
 @app.command()
@@ -173,6 +173,9 @@ def delete(
         typer.echo(installation.delete_tenant(name))
 
 
+app.command("shares")(show_shares)
+
+
 @app.command("list")
 def list_tenants(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
     """List all tenants by name."""
@@ -191,12 +194,16 @@ def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
         "yes" if tenant["zero_retention"] else "no",
         "default" if timeout_ms is None else f"{timeout_ms / 1000:g} s",
         str(tenant["weight"]),
-        " ".join(f"{pool}={part:g}" for pool, part in sorted(tenant["reserved_shares"].items())),
+        _shares_text(tenant["reserved_shares"]),
         tenant["priority_class"],
         tenant["bulk_hours"] or "any",
         tenant["infeasible_jobs"],
         time_text(tenant["created_at"]),
     )
+
+
+def _shares_text(shares: dict[str, float]) -> str:
+    return ",".join(f"{pool}={share:g}" for pool, share in sorted(shares.items()))
 
 
 def _seconds_text(seconds: int | None) -> str:

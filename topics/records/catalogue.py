@@ -178,7 +178,7 @@ SERVICE = Topic(
     partition_count=1,
     ordering="the newest state of a batcher is the last",
     written_by=("batcher",),
-    read_by=("batcher",),
+    read_by=("batcher", "api"),
     retention_days=1,
 )
 

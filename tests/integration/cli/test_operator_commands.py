@@ -108,20 +108,32 @@ def test_reserved_shares_and_the_class_of_a_tenant_are_set() -> None:
     millrace("tenants", "create", "acme")
     assert listed() == {}
     done = millrace("tenants", "update", "acme", "--reserved-shares", "large=0.5,*=0.1")
-    assert done.stdout == "acme reserved shares large=0.5,*=0.1\n"
+    assert done.stdout == "acme reserved shares *=0.1,large=0.5\n"
     assert listed() == {"large": 0.5, "*": 0.1}
-    millrace("tenants", "create", "other")
-    done = millrace("tenants", "update", "other", "--reserved-shares", "large=0.41")
-    assert done.exit_code
-    assert "acme 0.5" in done.stderr
-    assert millrace("tenants", "update", "other", "--reserved-shares", "*=0.41").exit_code
-    assert not millrace("tenants", "update", "other", "--reserved-shares", "large=0.4").exit_code
     for wrong in ("large", "large=2", "large=0.1,large=0.2", "large=-0.1", "=0.1x", "Large=0.1"):
         assert millrace("tenants", "update", "acme", "--reserved-shares", wrong).exit_code
+    assert listed() == {"large": 0.5, "*": 0.1}
     assert not millrace("tenants", "update", "acme", "--reserved-shares", "off").exit_code
     assert listed() == {}
     assert not millrace("tenants", "update", "acme", "--priority-class", "high").exit_code
     assert listed_tenant("priority_class") == "high"
+
+
+def test_reserved_shares_of_a_pool_add_up_to_nine_tenths() -> None:
+    def reserve(tenant: str, shares: str) -> Result:
+        return millrace("tenants", "update", tenant, "--reserved-shares", shares)
+
+    for name in ("acme", "other"):
+        millrace("tenants", "create", name)
+    assert not reserve("acme", "large=0.5,*=0.1").exit_code
+    refused = reserve("other", "large=0.41")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "acme 0.5" in refused.stderr
+    assert "pool large" in refused.stderr
+    assert reserve("other", "*=0.41").exit_code  # acme has half of large
+    assert not reserve("other", "large=0.4,*=0.8").exit_code
+    assert not reserve("acme", "off").exit_code
+    assert not reserve("other", "*=0.9").exit_code
 
 
 def test_bulk_hours_of_a_tenant_are_set() -> None:

@@ -134,6 +134,7 @@ OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
     ],
     ("GET", "/v1/admin/models"): [],
     ("GET", "/v1/admin/pools"): [],
+    ("GET", "/v1/admin/pools/{pool}/tenants"): [],
     ("GET", "/v1/admin/replicas"): [],
     ("GET", "/v1/admin/topics"): [],
     ("GET", "/v1/admin/audit_log"): [Ask("/v1/admin/audit_log?after={operation}")],

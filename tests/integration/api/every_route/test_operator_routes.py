@@ -37,6 +37,7 @@ ACTIONS = {
     ("DELETE", "/v1/admin/quarantines/{quarantine_id}"): "quarantine.ended",
     ("DELETE", f"{TENANTS}/{{tenant_id}}"): "tenant.deleted",
 }
+SILENT = {"/v1/admin/pools/{pool}/tenants"}  # they show what batchers report, and none runs
 ALL_ASKS = [(method, ask) for (method, _), asks in OPERATOR_ASKS.items() for ask in asks]
 
 
@@ -72,7 +73,9 @@ def test_a_key_with_the_role_read_changes_nothing(two: Two) -> None:
         for ask in asks or [PLAIN.get((method, path), Ask(path))]:
             url, body = ask.filled(two.operators_ids)
             answer = two.asking_reader.request(method, url, json=body)
-            if method == "GET":
+            if path in SILENT:
+                assert refused(answer, 503)["code"] == "service_unknown"
+            elif method == "GET":
                 ok(answer)
             else:
                 assert refused(answer, 403)["code"] == "operator_role"

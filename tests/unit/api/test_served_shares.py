@@ -1,0 +1,62 @@
+"""Goal: the shares of tenants are those of the last minute, over all batchers of a class."""
+
+from uuid import UUID
+
+import pytest
+
+from api.online import served_shares
+from api.online.served_shares import SILENCE_S_MAX, SPAN_S, ServedShares
+from topics.records.records import ServiceReport, TenantService
+
+ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+def report(batcher: str, *tenants: TenantService, job_class: str = "bulk") -> ServiceReport:
+    return ServiceReport(batcher, job_class, {"p": list(tenants)})
+
+
+def tenant(key: UUID, served: float, waiting: int = 0, **fields: float) -> TenantService:
+    return TenantService(key, served, waiting, int(fields.pop("weight", 1)), **fields)
+
+
+def test_tokens_are_differences_times_the_weight_over_all_batchers() -> None:
+    shares = ServedShares()
+    shares.apply([report("a", tenant(ONE, 1000.0, weight=3), tenant(TWO, 50.0))], now_s=0)
+    shares.apply([report("b", tenant(ONE, 7.0, weight=3))], now_s=0)
+    shares.apply([report("a", tenant(ONE, 1010.0, 4, weight=3), tenant(TWO, 60.0, 2))], now_s=1)
+    shares.apply([report("b", tenant(ONE, 17.0, 9, weight=3, counter=5.0, lead=2.0))], now_s=1)
+    one, two = shares.tenants("p", "bulk", now_s=2)
+    assert (one.tenant_id, one.tokens, one.waiting) == (ONE, 60.0, 13)
+    assert one.share == pytest.approx(6 / 7)
+    assert (one.virtual_time, one.lead) == (5.0, 2.0)  # of b, where most of it waits
+    assert (two.tokens, two.share) == (10.0, pytest.approx(1 / 7))
+    assert shares.tenants("p", "interactive", now_s=2) == []
+    assert shares.tenants("q", "bulk", now_s=2) == []
+
+
+def test_service_of_a_minute_ago_is_forgotten_and_a_silent_batcher_has_nothing_waiting() -> None:
+    shares = ServedShares()
+    for now_s in range(10):
+        shares.apply([report("a", tenant(ONE, 10.0 * now_s, 5))], now_s=now_s)
+    assert shares.tenants("p", "bulk", now_s=9)[0].tokens == 90
+    (late,) = shares.tenants("p", "bulk", now_s=10 + SILENCE_S_MAX)
+    assert (late.waiting, late.tokens) == (0, 90)
+    assert shares.age_s(now_s=10) == 1
+    assert shares.tenants("p", "bulk", now_s=10 + SPAN_S) == []
+    assert shares.age_s(now_s=10 + SPAN_S) is None
+
+
+def test_a_batcher_that_forgot_a_tenant_counts_from_0() -> None:
+    shares = ServedShares()
+    for served in (100.0, 110.0, 5.0):
+        shares.apply([report("a", tenant(ONE, served, 1))], now_s=0)
+    assert shares.tenants("p", "bulk", now_s=0)[0].tokens == 15
+
+
+def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_shares, "ENTRIES_MAX", 3)
+    shares = ServedShares()
+    for name in ("a", "b"):
+        found = [tenant(UUID(int=n), 0.0, 1) for n in range(2)]
+        shares.apply([report(name, *found)], now_s=0)
+    assert sum(one.waiting for one in shares.tenants("p", "bulk", now_s=0)) == 3
