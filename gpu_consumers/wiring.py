@@ -198,6 +198,7 @@ def _bulk_worker(
         capacity=capacity,
         lock=lock,
         attribution=shared.attribution,
+        clock=shared.clock,
     )
     log = AttemptLog(
         shared.kafka,

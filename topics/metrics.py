@@ -1,6 +1,8 @@
-"""Metrics of consumer groups, of records, and of unavailable partitions."""
+"""Metrics of consumer groups, of records, of stages, and of unavailable partitions."""
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
+
+from core.stages import STAGE_BUCKETS_S
 
 LAG = Gauge(
     "millrace_kafka_lag",
@@ -16,6 +18,12 @@ PARTITION_UNREADABLE_SECONDS = Gauge(
     "millrace_kafka_partition_unreadable_seconds",
     "How long this process could not read a partition that it reads; else 0",
     ["topic", "partition"],
+)
+STAGE_SECONDS = Histogram(
+    "millrace_item_stage_seconds",
+    "Time in a stage, once for each record, or each part of a batch",
+    ["stage", "class"],
+    buckets=STAGE_BUCKETS_S,
 )
 FOREIGN_OBJECTS = Counter(
     "millrace_foreign_objects_total",

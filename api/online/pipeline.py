@@ -45,8 +45,12 @@ from api.online.online_runtime import OnlineRuntime
 from api.online.send.call_keys import encrypt_item
 from api.online.send.call_sender import BODY_BYTES_MAX, call_item
 from core.errors import MillraceError
+from core.stages import Stage
 from jobs.store.idempotency import version_header
+from topics.metrics import STAGE_SECONDS
 from topics.records.records import JobRef
+
+_GATEWAY_SECONDS: Final = STAGE_SECONDS.labels(Stage.GATEWAY, "interactive")
 
 START_REPORT_S: Final = 0.25
 """Time for a replica's report that a call has started. A later report finds the call ended."""
@@ -317,6 +321,7 @@ class CallPipeline:
         parsed.body = b""
         admitted.exchange.body_reservation.release()
         admitted.timings.sent_s = self._online.clock.monotonic_s()
+        _GATEWAY_SECONDS.observe(admitted.timings.gateway_ms() / 1000)
 
     async def _refuse(self, exchange: Exchange, error: ApiError, headers: RawHeaders) -> None:
         metrics.REFUSED.labels(error.code or "other").inc()

@@ -18,6 +18,7 @@ from core.clock import SystemClock
 from core.errors import MillraceError
 from core.ids import JOB, parse_public_id, public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
+from core.stages import Stage
 from jobs.errors import InvalidFieldError
 from jobs.estimates.job_eta import is_running
 from jobs.ordering.ordered_files import job_positions
@@ -266,8 +267,33 @@ def item_object(
         "copied_from": (
             None if row.copied_from is None else item_id(source.job_id, row.copied_from)
         ),
+        "stages": stages_object(source.job, row),
         "failures": [failure_object(failure) for failure in item.failures],
     }
+
+
+def stages_object(job: Any, row: Any) -> dict[str, float] | None:
+    """Return the seconds that an item spent in each stage; None if unknown. See `core.stages`.
+
+    Gateway is that of its job; intake is what no other stage accounts for, attempts before the last
+    one included.
+    """
+    if row.queue_ms is None or job.in_progress_at is None:
+        return None
+    accepted_s, ready_s = job.created_at.timestamp(), job.in_progress_at.timestamp()
+    known = {
+        Stage.QUEUE: row.queue_ms / 1000,
+        Stage.BATCH_WAIT: row.batch_wait_ms / 1000,
+        Stage.EXECUTION: row.execution_ms / 1000,
+        Stage.RESULT: row.result_ms / 1000,
+    }
+    intake_s = row.finished_at.timestamp() - ready_s - sum(known.values())
+    stages = {
+        Stage.GATEWAY: max(0.0, ready_s - accepted_s),
+        Stage.INTAKE: max(0.0, intake_s),
+        **known,
+    }
+    return {f"{stage.value}_s": round(seconds_, 3) for stage, seconds_ in stages.items()}
 
 
 def _attempts(item: ItemView) -> int:

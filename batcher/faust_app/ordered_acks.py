@@ -22,6 +22,7 @@ class AckTicket:
     arrived_s: float
     byte_count: int = 0
     is_dropped: bool = False
+    queued_s: float = 0.0  # on the log, from its append until it was read
 
 
 class OrderedAcks:

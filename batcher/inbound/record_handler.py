@@ -98,6 +98,7 @@ class RecordHandler:
             now_s=now_s,
             byte_count=_RECORD_OVERHEAD_BYTES + len(record.value or b""),
         )
+        ticket.queued_s = max(0.0, self._clock.wall_s() - record.appended_ms / 1000)
         is_redelivery = record.offset < self._redelivered_below.get(partition, 0)
         chunk = _buffered(decoded, ticket, is_redelivery=is_redelivery)
         if self._obsolete_items.settle_if_obsolete(chunk):

@@ -11,9 +11,11 @@ from batcher.policy.credits import ReplicaCredit
 from batcher.policy.sticky_partitioner import StickyPartitioner
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from core.ids import new_uuid
+from core.stages import Stage
 from topics.clients.offset_tracker import Partition
 from topics.clients.partition_backlogs import TOTAL_BYTES_MAX
 from topics.clients.producer import OnDelivery, PartitionSender
+from topics.metrics import STAGE_SECONDS
 from topics.records.catalogue import batches_topic
 from topics.records.chunks import requeue_chunk
 from topics.records.codec import Headers, encode, kind_headers
@@ -70,6 +72,8 @@ class BatchSender:
         """
         self._producer, self._acks = producer, acks
         self._identity = identity
+        self._queue_seconds = STAGE_SECONDS.labels(Stage.QUEUE, identity.job_class)
+        self._wait_seconds = STAGE_SECONDS.labels(Stage.BATCH_WAIT, identity.job_class)
         self._partitioner = StickyPartitioner(random.Random().randrange)
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_settled, self._on_failure, self._refund = on_settled, on_failure, refund
@@ -133,6 +137,9 @@ class BatchSender:
             replica_id=capacity.replica_id,
             epoch=capacity.epoch,
         )
+        for part in batch.parts:
+            self._queue_seconds.observe(part.queued_s)
+            self._wait_seconds.observe(part.waited_s)
         value = encode(batch)
         topic = batches_topic(key.pool, self._identity.job_class).name
         usable = [n for n in capacity.partitions if self._producer.has_space(topic, n)]
@@ -233,6 +240,7 @@ def _merge_job_chunks(chunks: Sequence[BufferedChunk], now_s: float) -> Chunk:
         waited_s=max(now_s - chunk.ticket.arrived_s for chunk in chunks),
         charged=sum(chunk.charged for chunk in chunks),
         position=chunks[0].own_position,
+        queued_s=max(chunk.ticket.queued_s for chunk in chunks),
     )
 
 

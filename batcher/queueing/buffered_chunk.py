@@ -148,7 +148,13 @@ class BufferedChunk:
     def to_part(self, waited_s: float) -> Chunk:
         """Return the chunk as a part of a batch, after `waited_s` in the queues."""
         return Chunk(
-            self.job, self.items, self.redelivered, waited_s, self.charged, self.own_position
+            self.job,
+            self.items,
+            self.redelivered,
+            waited_s,
+            self.charged,
+            self.own_position,
+            self.ticket.queued_s,
         )
 
     @property

@@ -170,6 +170,8 @@ def item_fields(item: dict[str, Any]) -> list[tuple[str, str]]:
     shown = {**item, "error": _code(item), "finished_at": time_text(item["finished_at"])}
     usage = shown.pop("usage") or {}
     shown["tokens"] = f"{usage['input_tokens']} in, {usage['output_tokens']} out" if usage else ""
+    stages = shown.pop("stages") or {}
+    shown["stages"] = ", ".join(f"{n.removesuffix('_s')} {s:g} s" for n, s in stages.items())
     failures = shown.pop("failures")
     rows = [(n.replace("_", " "), str(v)) for n, v in shown.items() if str(v) not in {"", "None"}]
     return rows + [

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError
+from core.stages import NO_STAGE_TIMES, Stage, StageTimes, whole_ms
 from gpu_consumers import metrics
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.engines.engine import Engine, EngineAnswer
@@ -40,6 +42,7 @@ from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from topics.clients.producer import RecordProducer
+from topics.metrics import STAGE_SECONDS
 from topics.records.attempts import AttemptUnit
 from topics.records.records import Item, JobRef
 
@@ -58,6 +61,7 @@ class BatchExecution:
     capacity: CapacityPublisher
     lock: SharedExclusiveLock  # quarantined units take it exclusively
     attribution: CrashAttribution
+    clock: Clock = field(default_factory=SystemClock)
     runs: set[BatchRun] = field(default_factory=set)  # the batches in flight
     _requeues_new_runs: bool = False
 
@@ -173,12 +177,14 @@ class BatchExecution:
 
     async def _publish(self, run: BatchRun, positions: Sequence[int], *, requeues: bool) -> None:
         """Send what was not sent before."""
-        sends = run.sends
+        sends, times = run.sends, run.times
         positions = [p for p in positions if p not in run.published]
         run.published.update(p for p in positions if p in run.answers)
         for job, of_job in group_by_job(run.items, positions):
             outcomes = [
-                outcome_of(run.items[p][1], run.answers[p]) for p in of_job if p in run.answers
+                outcome_of(run.items[p][1], run.answers[p], times.get(p, NO_STAGE_TIMES))
+                for p in of_job
+                if p in run.answers
             ]
             outcomes = await self.bodies.prepare_outcomes(run, job, outcomes)
             if outcomes:
@@ -229,6 +235,7 @@ class BatchExecution:
         job, answers = run.items[next(iter(bodies))][0], run.answers
         executed = list(bodies)
         new_answers: list[int] = []  # positions answered in this iteration of the event loop
+        started_s = self.clock.monotonic_s()
         call_soon = asyncio.get_running_loop().call_soon
 
         def finished(index: int, answer: EngineAnswer) -> None:
@@ -242,6 +249,9 @@ class BatchExecution:
 
         def release_credit() -> None:
             if new_answers:
+                execution_s = self.clock.monotonic_s() - started_s
+                times = self._stage_times(run, job, execution_s)
+                run.times.update(dict.fromkeys(new_answers, times))
                 self.capacity.record_answers(len(new_answers))
                 self.attribution.host.record_answers(len(new_answers))
                 self._release_credit(run, new_answers)
@@ -270,6 +280,17 @@ class BatchExecution:
         finally:
             has_returned = True
             release_credit()
+
+    def _stage_times(self, run: BatchRun, job: JobRef, execution_s: float) -> StageTimes:
+        """Return the times of items of a part that end now, and count them."""
+        part = next(part for part in run.delivered.batch.parts if part.job is job)
+        STAGE_SECONDS.labels(Stage.EXECUTION, "bulk").observe(execution_s)
+        return StageTimes(
+            whole_ms(part.queued_s),
+            whole_ms(part.waited_s),
+            whole_ms(execution_s),
+            int(1000 * self.clock.wall_s()),
+        )
 
     def _settle_requeued(self, run: BatchRun) -> None:
         """Refund items that were requeued: where they run, they are charged again.

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
+from core.stages import StageTimes
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.inflight.pending_sends import PendingSends
 from topics.clients.offset_tracker import Partition
@@ -51,6 +52,7 @@ class BatchRun:
     sends: PendingSends  # its outcomes and requeued items
     token_charges: list[float] = field(default_factory=list)  # of each item; empty: unknown
     answers: dict[int, EngineAnswer] = field(default_factory=dict)
+    times: dict[int, StageTimes] = field(default_factory=dict)  # of answers, by position
     published: set[int] = field(default_factory=set)  # positions whose answer was sent or requeued
     released: set[int] = field(default_factory=set)  # positions whose credit is back, unanswered
     is_store_unavailable: bool = False  # items that need the object store are requeued

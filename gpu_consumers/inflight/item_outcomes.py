@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from core.outcomes import Outcome
+from core.stages import NO_STAGE_TIMES, StageTimes
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer, is_transient
@@ -29,7 +30,13 @@ OUT_OF_MEMORY = error_answer(
 )
 
 
-def outcome_of(item: Item, answer: EngineAnswer, *, is_final: bool = False) -> ItemOutcome:
+def outcome_of(
+    item: Item,
+    answer: EngineAnswer,
+    times: StageTimes = NO_STAGE_TIMES,
+    *,
+    is_final: bool = False,
+) -> ItemOutcome:
     """Return the outcome of one execution; its body may still be too large for a record.
 
     The results writer may retry an item whose failure is retryable. A final outcome is not: the
@@ -52,6 +59,7 @@ def outcome_of(item: Item, answer: EngineAnswer, *, is_final: bool = False) -> I
         None,
         is_failure and not is_final and is_transient(answer),
         item.offset if is_failure else 0,
+        *times,
     )
 
 

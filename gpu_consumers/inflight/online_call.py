@@ -61,6 +61,7 @@ class OnlineCall:
     piece_count: int = 0
     meter: UsageMeter = field(init=False)
     executed: EngineAnswer | None = None  # if it was aborted: token counts so far, if known
+    queued_s: float = 0.0  # on the log, until a batcher read it
     execution_s: float = 0.0
     cipher: BodyCipher | None = None  # of a tenant that retains nothing, once the key is loaded
     _start_timeout: asyncio.TimerHandle | None = None

@@ -6,9 +6,11 @@ from uuid import UUID
 
 import msgspec
 
+from core.clock import SystemClock
 from core.errors import Disposition, MillraceError
 from core.limits import CLIENT_LEFT_STATUS
 from core.outcomes import Outcome
+from core.stages import Stage, StageTimes, whole_ms
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
@@ -20,6 +22,7 @@ from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, store_body
 from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
+from topics.metrics import STAGE_SECONDS
 from topics.records.records import Chunk, ItemOutcome, JobRef, ReplyEnd
 
 _INTERRUPTED = error_answer(
@@ -98,7 +101,9 @@ class CallCompletion:
             place = CipherContext(call.request_id, BodyDirection.OUT, ANSWER_END_INDEX)
             encrypted = call.cipher.encrypt(answer.body, place)
             answer = msgspec.structs.replace(answer, body=encrypted)
-        outcome = durable_outcome(call, answer) if call.is_durable else None
+        STAGE_SECONDS.labels(Stage.EXECUTION, "interactive").observe(call.execution_s)
+        ended_ms = int(1000 * SystemClock().wall_s())
+        outcome = durable_outcome(call, answer, ended_ms=ended_ms) if call.is_durable else None
         try:
             # Two objects: the caller deletes the body of its reply after reading it.
             end = reply_end(call, answer, await self._store_large(call.request_id, answer.body))
@@ -201,7 +206,7 @@ def usage_report(call: OnlineCall) -> ReplyEnd | None:
     return reply_end(call, EngineAnswer(CLIENT_LEFT_STATUS, b""), None)
 
 
-def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | None:
+def durable_outcome(call: OnlineCall, answer: EngineAnswer, *, ended_ms: int) -> ItemOutcome | None:
     """Return the outcome of a durable call; None if a close record is its outcome.
 
     The body may still be too large for a record.
@@ -219,7 +224,10 @@ def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | Non
             output_tokens=answer.output_tokens,
             attempt=call.item.attempt,
         )
-    outcome = outcome_of(call.item, answer, is_final=True)
+    times = StageTimes(
+        whole_ms(call.queued_s), whole_ms(call.waited_s), whole_ms(call.execution_s), ended_ms
+    )
+    outcome = outcome_of(call.item, answer, times, is_final=True)
     if call.abort_reason not in (CallAbortReason.DEADLINE, CallAbortReason.OVERDUE):
         return outcome
     return msgspec.structs.replace(

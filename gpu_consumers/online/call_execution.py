@@ -170,6 +170,7 @@ class CallExecution:
             arrived_s=arrived_s,
             is_redelivered=delivered.is_redelivered or part.redelivered,
             waited_s=part.waited_s,
+            queued_s=part.queued_s,
             token_charge=part.charged,
             partition=(delivered.record.topic, delivered.record.partition),
             generation=delivered.generation,

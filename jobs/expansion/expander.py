@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
 from core.errors import LeaseLostError, MillraceError
+from core.stages import Stage
 from core.tenant_claims import PLAIN_CLAIM
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
@@ -35,12 +36,16 @@ from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 from topics.clients.tracked_sends import TrackedSends
+from topics.metrics import STAGE_SECONDS
 from topics.records.chunks import job_has_space
 from topics.records.records import Item, JobRef
 
 ROUND_ITEMS_MAX: Final = 10_000
 ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one round before it waits for acknowledgements; bounds memory and repeats."""
+
+_GATEWAY_SECONDS: Final = STAGE_SECONDS.labels(Stage.GATEWAY, JOB_CLASS)
+_INTAKE_SECONDS: Final = STAGE_SECONDS.labels(Stage.INTAKE, JOB_CLASS)
 
 _KEYS_MAX: Final = 10_000  # as many as jobs in expansion: an evicted key would be loaded again
 
@@ -175,6 +180,7 @@ class Expander:
                 positions = {item.index: place for place, item in enumerate(items, index)}
             originals = self._without_copies(job, items) if job.deduplicates else items
             send_items(sends, ref, originals, self._keys, positions)
+            self._observe_stages(job, index)
         except MillraceError as failure:
             self._suspend_failed(leased, failure)
             return None
@@ -187,6 +193,12 @@ class Expander:
             copy_count = leased.cursor.copy_count + len(items) - len(originals)
             after = replace(after, copy_count=copy_count)
         return _CursorMove(leased, leased.cursor, after, job.ref.version, sends)
+
+    def _observe_stages(self, job: OpenJob, item_index: int) -> None:
+        """Count the time until items are on the log, and the time before, once for each job."""
+        _INTAKE_SECONDS.observe(max(0.0, self.clock.wall_s() - job.ready_s))
+        if not item_index:
+            _GATEWAY_SECONDS.observe(max(0.0, job.ready_s - job.accepted_s))
 
     def _opened_reader(self, leased: LeasedJob, ref: JobRef) -> ItemReader | None:
         """Return the reader of a job; None while it is being opened, or waits for a slot.

@@ -56,6 +56,8 @@ class OpenJob:
     cursor: ExpansionCursor
     files: InputFiles
     deduplicates: bool = False  # its copies are not emitted
+    accepted_s: float = 0.0  # since the epoch, by the database's time
+    ready_s: float = 0.0  # the same: its input was valid
 
     def ref_at(self, item_index: int) -> JobRef:
         """Return the job reference for the record of an item, with the file that holds it."""
@@ -211,4 +213,13 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
     )
     cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
     files = InputFiles(row.input_key, appended, first_order_key=row.order_key or "")
-    return OpenJob(ref, row.total_count, cursor, files, row.deduplicate)
+    ready_at: datetime = row.in_progress_at or row.created_at
+    return OpenJob(
+        ref,
+        row.total_count,
+        cursor,
+        files,
+        row.deduplicate,
+        row.created_at.timestamp(),
+        ready_at.timestamp(),
+    )

@@ -98,6 +98,7 @@ _SHOWN: Final = item_columns(
     (
         *("outcome", "status_code", "attempt", "custom_id", "error_code", "error_message"),
         *(*TOKENS, "finished_at", "copied_from"),
+        *("queue_ms", "batch_wait_ms", "execution_ms", "result_ms"),
     )
 )
 

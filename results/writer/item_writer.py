@@ -19,6 +19,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
+from core.stages import STAGE_MS_MAX, Stage
 from jobs.recovery.retry_policy import RetryRules
 from results import metrics
 from results.writer.counter_locks import LockedJob, admit_items, lock_jobs, missing_items
@@ -33,6 +34,7 @@ from results.writer.failure_handling import FailureHandler, record_dead_letters
 from results.writer.record_groups import JobItems
 from results.writer.statements import COPY_ITEMS, COPY_TYPES
 from storage.postgres.engines import DATA_REJECTED, ROW_EXISTS, Cursor, raw_cursor
+from topics.metrics import STAGE_SECONDS
 from topics.records.records import ItemOutcome
 
 LOG = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ UNSTORABLE_CODE: Final = "result_unstorable"
 _RETRIES: Final = RetryRules()
 _SMALLINT_MAX: Final = 2**15 - 1
 _INTEGER_MAX: Final = 2**31 - 1
+_RESULT_SECONDS: Final = STAGE_SECONDS.labels(Stage.RESULT, "bulk")  # of durable calls, too
+_NO_STAGES: Final = (None, None, None, None)  # of releases that do not report them
 
 _REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REJECTED, OverflowError, UnicodeError)
 
@@ -168,16 +172,34 @@ def copy_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob])
     """
     for items in jobs.values():
         _check_numbers(items)
+    now_ms = int(1000 * time.time())
+    _observe_results(jobs, now_ms)
     with cursor.copy(COPY_ITEMS) as copy:
         copy.set_types(COPY_TYPES)
         write = copy.write_row
         for job_id, items in jobs.items():
-            for row in _rows(job_id.bytes, locked[job_id].day, items):
+            for row in _rows(job_id.bytes, locked[job_id].day, items, now_ms):
                 write(row)
 
 
-def _rows(job: bytes, day: int, items: Sequence[ItemOutcome]) -> Iterator[tuple[Any, ...]]:
+def _observe_results(jobs: JobItems, now_ms: int) -> None:
+    """Count the time from an end to its row, once for each job."""
+    for items in jobs.values():
+        if items and (ended_ms := items[-1].ended_ms):
+            _RESULT_SECONDS.observe(max(0, now_ms - ended_ms) / 1000)
+
+
+def _rows(
+    job: bytes, day: int, items: Sequence[ItemOutcome], now_ms: int
+) -> Iterator[tuple[Any, ...]]:
     for i in items:
+        ended_ms = i.ended_ms
+        stages: tuple[int | None, ...] = _NO_STAGES
+        if ended_ms:
+            result_ms = now_ms - ended_ms
+            if not 0 <= result_ms <= STAGE_MS_MAX:  # the clocks of two machines
+                result_ms = 0 if result_ms < 0 else STAGE_MS_MAX
+            stages = (i.queue_ms, i.batch_wait_ms, i.execution_ms, result_ms)
         message = i.error_message
         yield (
             job,
@@ -195,6 +217,7 @@ def _rows(job: bytes, day: int, items: Sequence[ItemOutcome]) -> Iterator[tuple[
             message if message is None else message.replace("\0", ""),
             i.body or None,
             i.body_key,
+            *stages,
         )
 
 

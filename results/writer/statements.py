@@ -23,7 +23,8 @@ rows of these jobs, and later statements see all rows that were added before."""
 
 COPY_ITEMS: Final = """
 COPY items (job_id, job_day, item_index, outcome, status_code, attempt, input_tokens, output_tokens,
-    cached_tokens, reasoning_tokens, custom_id, error_code, error_message, body, body_key)
+    cached_tokens, reasoning_tokens, custom_id, error_code, error_message, body, body_key,
+    queue_ms, batch_wait_ms, execution_ms, result_ms)
 FROM STDIN (FORMAT BINARY)
 """
 
@@ -31,6 +32,7 @@ COPY_TYPES: Final = (
     "bytea",  # of job_id: the uuid's 16 bytes, which the driver passes on without a Python call
     *("int4", "int4", "int2", "int2", "int2", "int4", "int4", "int4", "int4"),
     *("text", "text", "text", "bytea", "text"),
+    *("int4", "int4", "int4", "int4"),
 )
 """How the driver encodes each column of `COPY_ITEMS`."""
 

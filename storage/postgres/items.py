@@ -46,6 +46,14 @@ items: Final = Table(
     Column[bytes]("body", LargeBinary),
     Column[str]("body_key", Text, comment="object that holds a body too large for a record"),
     Column[int]("copied_from", Integer, comment="index of the identical item whose result this is"),
+    Column[int](
+        "queue_ms",
+        Integer,
+        comment="on the log until a batcher read it; NULL: unknown, as of an older release",
+    ),
+    Column[int]("batch_wait_ms", Integer, comment="in the batcher"),
+    Column[int]("execution_ms", Integer, comment="in the engine, its queue included"),
+    Column[int]("result_ms", Integer, comment="from the end of the execution to this row"),
     PrimaryKeyConstraint("job_day", "job_id", "item_index"),
     Index(
         "ix_items_failed",

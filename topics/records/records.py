@@ -76,6 +76,7 @@ class Chunk(Record, frozen=True):
     waited_s: float = 0.0  # in the batcher, from arrival to dispatch; set in a batch
     charged: float | None = None  # weighted tokens that the batcher charged for it; set in a batch
     position: int | None = None  # of the first item in the job's order; None: its index
+    queued_s: float = 0.0  # on the log, from its append to a batcher; set in a batch
 
 
 class Batch(Record, frozen=True):
@@ -106,6 +107,10 @@ class ItemOutcome(Record, frozen=True):
     body_key: str | None = None  # object that holds a body too large for a record; `body` is empty
     retryable: bool = False  # a possibly temporary failure: the results writer decides on a retry
     offset: int = 0  # as `Item.offset`, for failures only: locates the failed line
+    queue_ms: int = 0  # of this execution, as the next three: see `core.stages.StageTimes`
+    batch_wait_ms: int = 0
+    execution_ms: int = 0
+    ended_ms: int = 0
 
 
 class Outcomes(Record, frozen=True):

@@ -1,5 +1,6 @@
 """Goal: redelivery in any order gives the rows, counters and ledger of a single delivery."""
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from core.outcomes import Outcome
 from results import metrics
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import UNSTORABLE_CODE, ItemWriter
+from storage.postgres.items import items as item_rows
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_totals_agree,
@@ -131,6 +133,22 @@ def test_items_without_cost_are_not_billed(engine: sa.Engine, writer: ItemWriter
     counted = counters(engine, job_id)
     assert [counted[kind.label] for kind in Outcome] == [1, 2, 1, 1]
     assert_totals_agree(engine, job_id)
+
+
+def test_rows_have_the_times_of_stages_within_their_columns(
+    engine: sa.Engine, writer: ItemWriter
+) -> None:
+    job_id = add_running_job(engine, 4)
+    times = {"queue_ms": 1, "batch_wait_ms": 2, "execution_ms": 3}
+    tomorrow_ms = int(1000 * time.time()) + 86_400_000
+    outcomes = [outcome(0), outcome(1, **times, ended_ms=1), outcome(2, ended_ms=tomorrow_ms)]
+    writer.write({job_id: outcomes})
+
+    names = ("queue_ms", "batch_wait_ms", "execution_ms", "result_ms")
+    query = sa.select(*(item_rows.c[name] for name in names)).where(item_rows.c.job_id == job_id)
+    with engine.connect() as connection:
+        rows = [tuple(row) for row in connection.execute(query.order_by(item_rows.c.item_index))]
+    assert rows == [(None,) * 4, (1, 2, 3, 2**31 - 1), (0, 0, 0, 0)]
 
 
 def test_outcomes_of_unknown_jobs_and_items_are_dropped(

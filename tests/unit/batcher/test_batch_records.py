@@ -51,6 +51,13 @@ def test_merged_chunk_reports_wait_and_redelivery() -> None:
     assert [(part.waited_s, part.redelivered) for part in merged] == [(2.5, True)]
 
 
+def test_a_part_reports_how_long_its_records_were_on_the_log() -> None:
+    early, late = buffered(job_ref(), [0]), buffered(job_ref(), [1])
+    early.ticket.queued_s, late.ticket.queued_s = 0.5, 0.75
+    assert [part.queued_s for part in merge_chunks([early], now_s=0.0)] == [0.5]
+    assert [part.queued_s for part in merge_chunks([early, late], now_s=0.0)] == [0.75]
+
+
 def test_chunks_are_merged_by_job_and_sorted_by_index() -> None:
     parts = merge_chunks(
         [buffered(job_ref(), [4, 9]), buffered(job_ref(2), [0]), buffered(job_ref(), [1, 6])],

@@ -74,6 +74,7 @@ ITEM = {
     "error": None,
     "usage": None,
     "finished_at": None,
+    "stages": None,
     "failures": [{"attempt": 1, "status_code": 500, "code": "http_500", "failed_at": 0}],
 }
 
@@ -84,11 +85,14 @@ def test_pending_item_has_empty_cells_and_an_ended_one_its_code() -> None:
     fields = dict(item_fields(ITEM))
     assert fields["failed"] == "attempt 1: http_500, 1970-01-01T00:00:00+00:00"
     assert "custom id" not in fields
+    assert "stages" not in fields
 
     ended = ITEM | {"custom_id": "a", "status": "failed", "finished_at": 0, "failures": []}
     ended |= {"usage": {"input_tokens": 3, "output_tokens": 0}}
     failed = ended | {"error": {"code": "batch_expired", "message": "…"}}
     assert item_row(failed)[1:6] == ("a", "failed", "", "1", "batch_expired")
+    timed = dict(item_fields(failed | {"stages": {"gateway_s": 0.5, "batch_wait_s": 0.02}}))
+    assert timed["stages"] == "gateway 0.5 s, batch_wait 0.02 s"
     assert dict(item_fields(failed))["tokens"] == "3 in, 0 out"
     assert item_row(ended | {"status_code": 200})[5] == "200"
 
