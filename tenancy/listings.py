@@ -43,9 +43,7 @@ def tenant_row(connection: sa.Connection, tenant_id: UUID) -> sa.Row[Any] | None
     return connection.execute(query).one_or_none()
 
 
-def tenants_by_id(
-    connection: sa.Connection, tenant_ids: Collection[UUID]
-) -> dict[UUID, sa.Row[Any]]:
+def tenants_by_id(connection: sa.Connection, tenant_ids: Collection[UUID]) -> dict[UUID, Any]:
     """Return those of the tenants that are not deleted, with their limits."""
     query = sa.select(*_TENANT_COLUMNS).where(tenants.c.id.in_(tenant_ids), _KEPT)
     return {row.id: row for row in connection.execute(query)}
