@@ -22,6 +22,8 @@ GROUP_ITEMS = WriterSettings().group_items_max
 NEW_PER_REPEAT = 4
 """New records for each redelivered one: a fifth of all records is redelivered."""
 
+STAGES_MS = (20, 400, 1900, 50)  # of a row: queue, batch wait, execution, result
+_ENDED_MS = 1_795_000_000_000
 _BODIES = 1000
 _BODY_BYTES = 1024
 
@@ -49,6 +51,10 @@ def records(results: int) -> list[Record]:
                 body=body[index % _BODIES],
                 input_tokens=230,
                 output_tokens=160,
+                queue_ms=STAGES_MS[0],
+                batch_wait_ms=STAGES_MS[1],
+                execution_ms=STAGES_MS[2],
+                ended_ms=_ENDED_MS,
             )
             for index in range(first, first + RECORD_ITEMS)
         ]
@@ -97,6 +103,7 @@ def plain_rows(results: int, job_id: UUID, day: int) -> list[tuple[Any, ...]]:
         (
             *(job, day, index, 1, 200, 1, 230, 160, 0, 0, custom_id(index)),
             *(*absent, body[index % _BODIES], None),
+            *STAGES_MS,
         )
         for index in range(results)
     ]
