@@ -178,8 +178,8 @@ def test_shares_of_one_in_all_are_met_within_one_service_of_each(
         due.activate(client, share)
     served: Counter[int] = Counter()
     for cost in costs:
-        client = due.most_behind()
-        client = min(due, key=due.tag) if client is None else client
+        behind = due.most_behind()
+        client = min(due, key=due.tag) if behind is None else behind
         due.charge(client, cost)
         due.count(cost)
         served[client] += cost
