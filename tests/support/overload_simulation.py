@@ -1,0 +1,93 @@
+"""A pool whose refused callers return exactly when they were told to. No clock, no sleep."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from core.overload.admission_control import AdmissionControl, CallerState
+from core.overload.shedding import ShedClass, SheddingLimits
+
+RATIOS = (0.25, 0.5, 0.75)
+POOL = "p"
+
+
+@dataclass
+class Caller:
+    """One caller: when it was refused, what it was told, and when it was admitted."""
+
+    number: int
+    shed_class: ShedClass = ShedClass.INTERACTIVE
+    refused_s: list[float] = field(default_factory=list)
+    told_s: list[int] = field(default_factory=list)
+    admitted_s: float | None = None
+
+
+@dataclass
+class OverloadSimulation:
+    """Calls arrive at random; service times are exponential; calls above the slots wait."""
+
+    seed: int
+    slots: int = 20
+    service_s: float = 2.0
+    wait_s_max: float = 4.0
+    callers: list[Caller] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        limits = SheddingLimits(self.wait_s_max, RATIOS)
+        self.control = AdmissionControl[int](limits, retry_after_s_max=60, grace_s=5.0)
+        self._open = 0  # admitted calls that have not ended
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._event_count = 0
+
+    @property
+    def per_s(self) -> float:
+        return self.slots / self.service_s
+
+    def run(self, offered: Callable[[float], float], until_s: float) -> list[Caller]:
+        """Run with `offered(now)` as the arrivals in relation to the capacity.
+
+        Returns the callers that were refused, all of which return until they are admitted.
+        """
+
+        def arrive(now_s: float) -> None:
+            caller = Caller(len(self.callers))
+            self.callers.append(caller)
+            self._ask(caller, now_s)
+            if now_s < until_s:
+                rate = max(1e-6, offered(now_s) * self.per_s)
+                self._at(now_s + self.random.expovariate(rate), arrive)
+
+        self._at(0.0, arrive)
+        while self._events:
+            at_s, _, event = heappop(self._events)
+            event(at_s)
+        return [caller for caller in self.callers if caller.refused_s]
+
+    def _ask(self, caller: Caller, now_s: float) -> None:
+        waiting = max(0, self._open - self.slots)
+        queue = self.control.queue(POOL, waiting, self.per_s, now_s=now_s)
+        call = CallerState(POOL, caller.number, caller.shed_class, limit_s=600.0)
+        retry_s = self.control.admit(call, queue, now_s=now_s)
+        if retry_s is None:
+            caller.admitted_s = now_s
+            self._open += 1
+            if self._open <= self.slots:
+                self._serve(now_s)
+            return
+        caller.refused_s.append(now_s)
+        caller.told_s.append(retry_s)
+        self._at(now_s + retry_s, lambda at_s: self._ask(caller, at_s))
+
+    def _serve(self, now_s: float) -> None:
+        self._at(now_s + self.random.expovariate(1 / self.service_s), self._end)
+
+    def _end(self, now_s: float) -> None:
+        self._open -= 1
+        if self._open >= self.slots:
+            self._serve(now_s)  # the next one that waits
+
+    def _at(self, at_s: float, event: Callable[[float], None]) -> None:
+        self._event_count += 1
+        heappush(self._events, (at_s, self._event_count, event))
