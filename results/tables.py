@@ -25,6 +25,7 @@ billed_calls: Final = sa.Table(
     integer("output_tokens"),
     integer("cached_tokens"),
     integer("reasoning_tokens"),
+    sa.Column[str]("degraded", sa.Text, comment="as in usage_ledger"),
     timestamp("billed_at", has_default=True),
     sa.Index("uq_billed_calls_day", "request_day", "request_id", unique=True),
     sa.Index("ix_billed_calls_billed_at", "billed_at"),

@@ -31,6 +31,13 @@ class Principal:
     weight: int = 1  # of the tenant, among those that use a pool
     reserved_shares: Mapping[str, float] = field(default_factory=dict, hash=False)  # by pool
     tenant_class: int = NORMAL_CLASS  # number of the tenant's priority class
+    degraded_output_tokens_max: int | None = None  # under load; None: calls are not capped
+    degraded_model: str | None = None  # for calls that would be refused; None: they are refused
+
+    @property
+    def is_degradable(self) -> bool:
+        """Whether the tenant allows its calls to be degraded."""
+        return self.degraded_output_tokens_max is not None or self.degraded_model is not None
 
     @property
     def idempotency_owner(self) -> UUID:
@@ -94,6 +101,8 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
             tenants.c.weight,
             tenants.c.reserved_shares,
             tenants.c.priority_class,
+            tenants.c.degraded_output_tokens_max,
+            tenants.c.degraded_model,
         )
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
         .where(
@@ -103,7 +112,7 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
         )
     )
     principals = {}
-    for digest, tenant_id, key_id, zero_retention, timeout_ms, weight, shares, name in rows:
+    for digest, tenant_id, key_id, zero_retention, timeout_ms, weight, shares, name, *rest in rows:
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         principals[digest] = Principal(
             tenant_id,
@@ -113,6 +122,7 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
             weight,
             shares,
             PriorityClass(name).number,
+            *rest,
         )
     return principals
 

@@ -23,6 +23,8 @@ _TENANT_COLUMNS: Final = (
     tenants.c.priority_class,
     tenants.c.bulk_hours,
     tenants.c.infeasible_jobs,
+    tenants.c.degraded_output_tokens_max,
+    tenants.c.degraded_model,
     tenants.c.created_at,
 )
 _KEPT: Final = tenants.c.deleted_at.is_(None)

@@ -86,6 +86,16 @@ tenants: Final = Table(
         server_default="accept",
         comment="what happens to valid jobs that cannot meet their deadline: accept, mark or fail",
     ),
+    Column[int](
+        "degraded_output_tokens_max",
+        Integer,
+        comment="output tokens of its calls while their pool is overloaded; NULL: as requested",
+    ),
+    Column[str](
+        "degraded_model",
+        Text,
+        comment="model of its calls that their own would refuse for load; NULL: they are refused",
+    ),
     Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     Column[datetime](
         "deleted_at",
@@ -100,6 +110,7 @@ tenants: Final = Table(
     CheckConstraint("weight BETWEEN 1 AND 1000", name="weight_in_range"),
     CheckConstraint("jsonb_typeof(reserved_shares) = 'object'", name="reserved_shares_by_pool"),
     CheckConstraint("priority_class IN ('high', 'normal', 'low')", name="priority_class_known"),
+    CheckConstraint("degraded_output_tokens_max > 0", name="degraded_output_tokens_positive"),
     CheckConstraint("infeasible_jobs IN ('accept', 'mark', 'fail')", name="infeasible_jobs_known"),
 )
 
@@ -159,6 +170,11 @@ usage_ledger: Final = Table(
         nullable=False,
         server_default="0",
         comment="items that took over the result of another one; they cost nothing",
+    ),
+    Column[str](
+        "degraded",
+        Text,
+        comment="what was changed of its calls because of load; NULL: nothing",
     ),
     Column[datetime]("created_at", Timestamp, nullable=False, server_default=func.now()),
     Index("ix_usage_ledger_job_id", "job_id"),

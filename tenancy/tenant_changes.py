@@ -9,7 +9,12 @@ import sqlalchemy as sa
 from tenancy.installation_log import CLI_OPERATOR, Operator
 from tenancy.reserved_shares import check_reserved_shares
 from tenancy.response_cache import set_response_cache
-from tenancy.tenants import change_tenant, check_bulk_hours, set_zero_retention
+from tenancy.tenants import (
+    change_tenant,
+    check_bulk_hours,
+    check_degraded_model,
+    set_zero_retention,
+)
 
 _COLUMNS: Final = (
     "stored_bytes_max",
@@ -19,6 +24,8 @@ _COLUMNS: Final = (
     "priority_class",
     "bulk_hours",
     "infeasible_jobs",
+    "degraded_output_tokens_max",
+    "degraded_model",
 )
 
 
@@ -31,10 +38,12 @@ def change_tenant_limits(
     """Set the named limits; None is the installation's default, or off.
 
     Zero retention is set first: it decides whether a cache is possible. Raises
-    ZeroRetentionConflictError, TenantHoursError, ReservedSharesError.
+    ZeroRetentionConflictError, TenantHoursError, ReservedSharesError, TenantModelError.
     """
     if (on := changes.get("zero_retention")) is not None:
         set_zero_retention(connection, tenant_id, on=on, operator=operator)
+    if (model := changes.get("degraded_model")) is not None:
+        check_degraded_model(model)
     if (hours := changes.get("bulk_hours")) is not None:
         check_bulk_hours(hours)
     if (shares := changes.get("reserved_shares")) is not None:

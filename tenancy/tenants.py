@@ -1,5 +1,6 @@
 """Tenants: the owners of files, jobs and keys. The API key alone determines the tenant."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -21,6 +22,12 @@ NAME_CHARS_MAX: Final = 256
 
 WEIGHT_MAX: Final = 1000
 """Largest weight of a tenant."""
+
+OUTPUT_TOKENS_MAX: Final = 10_000_000
+"""Largest cap of the output of a tenant's calls: more than any context."""
+
+MODEL_NAME: Final = re.compile(r"[!-~]{1,256}")
+"""A name that a model may have: visible ASCII."""
 
 
 class InfeasibleJobs(StrEnum):
@@ -82,6 +89,12 @@ def check_bulk_hours(text: str) -> None:
         parse_bulk_hours(text)
     except InvalidBulkHoursError as error:
         raise TenantHoursError(f"bulk_hours: {error}") from None
+
+
+def check_degraded_model(name: str) -> None:
+    """Raise TenantModelError if no model can have this name. It may be registered later."""
+    if not MODEL_NAME.fullmatch(name):
+        raise TenantModelError
 
 
 def find_tenant(connection: sa.Connection, name: str) -> UUID:
@@ -167,6 +180,13 @@ class InvalidTenantNameError(MillraceError):
 
 class TenantHoursError(MillraceError):
     """The bulk hours of the tenant are not valid."""
+
+    code = "tenant_refused"
+    disposition = Disposition.REJECT
+
+
+class TenantModelError(MillraceError):
+    """The name of a model must have 1 to 256 visible ASCII characters and no spaces."""
 
     code = "tenant_refused"
     disposition = Disposition.REJECT

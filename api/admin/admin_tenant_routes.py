@@ -26,6 +26,7 @@ from tenancy.tenant_changes import change_tenant_limits
 from tenancy.tenant_deletion import delete_tenant
 from tenancy.tenants import (
     NAME_CHARS_MAX,
+    OUTPUT_TOKENS_MAX,
     WEIGHT_MAX,
     InfeasibleJobs,
     TenantNotFoundError,
@@ -42,6 +43,8 @@ CallTimeoutMs = Annotated[int, Meta(ge=1, le=CALL_TIMEOUT_MS_MAX)]
 ReservedShares = Annotated[dict[str, float], Meta(max_length=POOLS_MAX)]
 Weight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 BulkHours = Annotated[str, Meta(min_length=1, max_length=BULK_HOURS_CHARS_MAX)]
+OutputTokens = Annotated[int, Meta(ge=1, le=OUTPUT_TOKENS_MAX)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 CacheTtlS = Annotated[int, Meta(ge=1, le=TTL_S_MAX)]
 
 
@@ -65,6 +68,8 @@ class TenantChangeBody(msgspec.Struct, forbid_unknown_fields=True):
     priority_class: PriorityClass | UnsetType = UNSET
     bulk_hours: BulkHours | UnsetType | None = UNSET
     infeasible_jobs: InfeasibleJobs | UnsetType = UNSET
+    degraded_output_tokens_max: OutputTokens | UnsetType | None = UNSET
+    degraded_model: ModelName | UnsetType | None = UNSET
 
 
 class NewKeyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -208,6 +213,8 @@ def tenant_object(row: Any) -> dict[str, object]:
         "priority_class": row.priority_class,
         "bulk_hours": row.bulk_hours,
         "infeasible_jobs": row.infeasible_jobs,
+        "degraded_output_tokens_max": row.degraded_output_tokens_max,
+        "degraded_model": row.degraded_model,
     }
 
 

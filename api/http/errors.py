@@ -32,6 +32,7 @@ from tenancy.tenants import (
     InvalidTenantNameError,
     TenantExistsError,
     TenantHoursError,
+    TenantModelError,
     TenantNotFoundError,
     ZeroRetentionConflictError,
 )
@@ -109,6 +110,7 @@ _TENANT_STATUSES: Final[dict[type[MillraceError], int]] = {
     InvalidTenantNameError: 400,
     TenantHoursError: 400,
     ReservedSharesError: 400,
+    TenantModelError: 400,
     TenantNotFoundError: 404,
     TenantExistsError: 409,
     ZeroRetentionConflictError: 409,

@@ -40,6 +40,8 @@ _TENANT_FIELDS: Final = (
     "priority_class",
     "bulk_hours",
     "infeasible_jobs",
+    "degraded_output_tokens_max",
+    "degraded_model",
     "created_at",
 )
 _KEY_FIELDS: Final = ("id", "tenant", "name", "hint", "created_at", "revoked_at")

@@ -13,12 +13,28 @@ from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
 from core.tenant_claims import PriorityClass
 from tenancy.response_cache import TTL_S_MAX
-from tenancy.tenants import WEIGHT_MAX, InfeasibleJobs
+from tenancy.tenants import OUTPUT_TOKENS_MAX, WEIGHT_MAX, InfeasibleJobs
 
 _HOW: Final = "For operators: connects to Postgres, or to the API with MILLRACE_OPERATOR_KEY."
 keys = typer.Typer(help=f"Create, list and revoke API keys. {_HOW}")
 app = typer.Typer(help=f"Create, list and set up tenants. {_HOW}")
 
+_OutputTokensOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Output of its online calls while the predicted wait is long, or `off`.",
+    ),
+]
+_ModelOption = Annotated[
+    str | None,
+    typer.Option(help="Model of its online calls that an overloaded model would refuse, or `off`."),
+]
+
+_SHOWN_NAMES: Final = {
+    "degraded_output_tokens_max": "output under load",
+    "degraded_model": "model under load",
+}
 _KEY_HEADERS = ("id", "tenant", "name", "ends with", "created", "revoked")
 _HEADERS = (
     "name",
@@ -32,6 +48,8 @@ _HEADERS = (
     "class",
     "bulk hours",
     "infeasible jobs",
+    "output under load",
+    "model under load",
     "created",
 )
 
@@ -100,11 +118,14 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         InfeasibleJobs | None,
         typer.Option(help="What happens to valid batches that cannot meet their deadline."),
     ] = None,
+    degraded_output_tokens: _OutputTokensOption = None,
+    degraded_model: _ModelOption = None,
     data: DataOption = None,
 ) -> None:
     """Change a tenant. API processes and intake apply it within seconds."""
-    options = (zero_retention, call_timeout, weight, bulk_hours, infeasible_jobs)
-    if (*options, reserved_shares, priority_class) == (None,) * 7:
+    degraded = (degraded_output_tokens, degraded_model)
+    options = (zero_retention, call_timeout, weight, bulk_hours, infeasible_jobs, *degraded)
+    if (*options, reserved_shares, priority_class) == (None,) * 9:
         raise typer.BadParameter("give at least one option")
     timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
     changes: dict[str, object] = {}
@@ -122,6 +143,10 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         changes["bulk_hours"] = None if bulk_hours == "off" else bulk_hours
     if infeasible_jobs is not None:
         changes["infeasible_jobs"] = infeasible_jobs.value
+    if degraded_output_tokens is not None:
+        changes["degraded_output_tokens_max"] = _tokens_or_off(degraded_output_tokens)
+    if degraded_model is not None:
+        changes["degraded_model"] = None if degraded_model == "off" else degraded_model
     with administration(data) as installation:
         installation.change_tenant(name, changes)
     for field, value in changes.items():
@@ -136,7 +161,8 @@ def _change_text(field: str, value: Any) -> str:
         return f"call timeout {_seconds_text(None if value is None else value // 1000)}"
     if field == "reserved_shares":
         return f"reserved shares {_shares_text(value) or 'off'}"
-    return f"{field.replace('_', ' ')} {'off' if value is None else value}"
+    name = _SHOWN_NAMES.get(field, field.replace("_", " "))
+    return f"{name} {'off' if value is None else value}"
 
 
 @app.command()
@@ -186,6 +212,7 @@ def list_tenants(data: DataOption = None, output_format: FormatOption = OutputFo
 
 def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
     bytes_max, timeout_ms = tenant["stored_bytes_max"], tenant["call_timeout_ms"]
+    tokens_max = tenant["degraded_output_tokens_max"]
     return (
         tenant["name"],
         tenant["id"],
@@ -198,6 +225,8 @@ def _cells(tenant: dict[str, Any]) -> tuple[str, ...]:
         tenant["priority_class"],
         tenant["bulk_hours"] or "any",
         tenant["infeasible_jobs"],
+        "as requested" if tokens_max is None else f"{tokens_max:,} tokens",
+        tenant["degraded_model"] or "refused",
         time_text(tenant["created_at"]),
     )
 
@@ -229,6 +258,15 @@ def _parsed_shares(text: str) -> dict[str, float]:
             raise typer.BadParameter("give shares such as `large=0.25,*=0.1`, or `off`")
         found[pool] = float(number)
     return found
+
+
+def _tokens_or_off(text: str) -> int | None:
+    if text == "off":
+        return None
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(OUTPUT_TOKENS_MAX))
+    if not is_number or not 1 <= int(text) <= OUTPUT_TOKENS_MAX:
+        raise typer.BadParameter(f"give 1 to {OUTPUT_TOKENS_MAX} tokens, or `off`")
+    return int(text)
 
 
 @keys.command("create")

@@ -30,10 +30,11 @@ _CREATE: Final = sa.text(
     """
     WITH job AS (
         INSERT INTO jobs (id, tenant_id, kind, job_class, state, endpoint, input_key, input_bytes,
-            completion_window, traceparent, model, model_version, pool, total_count,
+            completion_window, traceparent, model, model_version, pool, degraded, total_count,
             in_progress_at, expires_at)
         VALUES (:job_id, :tenant_id, 'request', 'interactive', 'in_progress', :endpoint, :input_key,
-            :input_bytes, :completion_window, :traceparent, :model, :model_version, :pool, 1,
+            :input_bytes, :completion_window, :traceparent, :model, :model_version, :pool,
+            :degraded, 1,
             now(), now() + make_interval(secs => :timeout_s))
         RETURNING id, created_at
     ), counters AS (
@@ -72,6 +73,7 @@ class NewRequest:
     input_bytes: int
     timeout_s: float
     traceparent: str = ""
+    degraded: str | None = None  # what was changed of it because of load; None: nothing
 
 
 def request_input_key(job_id: UUID) -> str:

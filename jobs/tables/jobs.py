@@ -80,6 +80,11 @@ jobs: Final = sa.Table(
         "false",
         comment="as its tenant was: bodies in rows and records are encrypted under its own key",
     ),
+    sa.Column[str](
+        "degraded",
+        sa.Text,
+        comment="of a request: what was changed of it because of load; NULL: nothing",
+    ),
     # Set once by intake, with the verdict.
     sa.Column[str]("model", sa.Text),
     sa.Column[str]("model_version", sa.Text),

@@ -1,7 +1,7 @@
 """Bills connection-bound calls: one ledger entry per call, however often its report is delivered.
 
 A replica reports such a call on the `results` topic as an outcome without a body; it has no job.
-Each transaction adds one ledger row per tenant and model version.
+Each transaction adds one ledger row per tenant, model version and kind of degradation.
 """
 
 import logging
@@ -24,22 +24,22 @@ _DAY_MAX: Final = 65_535  # in 2149; a record that says more was not written by 
 BILL_CALLS: Final = """
 WITH reported AS (
     SELECT * FROM unnest(%b::int[], %b::uuid[], %b::uuid[], %b::text[], %b::text[],
-        %b::smallint[], %b::int[], %b::int[], %b::int[], %b::int[])
+        %b::smallint[], %b::int[], %b::int[], %b::int[], %b::int[], %b::text[])
     AS calls (request_day, request_id, tenant_id, model, model_version, outcome, input_tokens,
-        output_tokens, cached_tokens, reasoning_tokens)
+        output_tokens, cached_tokens, reasoning_tokens, degraded)
 ), new AS (
     INSERT INTO billed_calls (request_day, request_id, tenant_id, model, model_version, outcome,
-        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens, degraded)
     SELECT * FROM reported ORDER BY request_id
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, model, model_version, input_tokens, output_tokens, cached_tokens,
-        reasoning_tokens
+        reasoning_tokens, degraded
 ), billed AS (
     INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count,
-        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens, degraded)
     SELECT tenant_id, %b::uuid, model, model_version, count(*), sum(input_tokens),
-        sum(output_tokens), sum(cached_tokens), sum(reasoning_tokens)
-    FROM new GROUP BY tenant_id, model, model_version
+        sum(output_tokens), sum(cached_tokens), sum(reasoning_tokens), degraded
+    FROM new GROUP BY tenant_id, model, model_version, degraded
 )
 SELECT count(*) FROM new
 """
@@ -58,6 +58,7 @@ class CallBill(NamedTuple):
     output_tokens: int
     cached_tokens: int
     reasoning_tokens: int
+    degraded: str | None = None  # what the api changed of it because of load
 
 
 def bills_of(record: Outcomes) -> list[CallBill]:
@@ -75,6 +76,7 @@ def bills_of(record: Outcomes) -> list[CallBill]:
             item.output_tokens,
             item.cached_tokens,
             item.reasoning_tokens,
+            job.degraded or None,
         )
         for item in record.items
     ]

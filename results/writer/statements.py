@@ -153,9 +153,10 @@ WITH added AS (
     RETURNING c.job_id, c.succeeded + c.failed + c.cancelled + c.expired AS ended
 ), billed AS (
     INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count,
-        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens, degraded)
     SELECT jobs.tenant_id, jobs.id, jobs.model, jobs.model_version, added.executed,
-        added.input_tokens, added.output_tokens, added.cached_tokens, added.reasoning_tokens
+        added.input_tokens, added.output_tokens, added.cached_tokens, added.reasoning_tokens,
+        jobs.degraded
     FROM added JOIN jobs ON jobs.id = added.job_id
     WHERE added.executed > 0
 ), sliced AS (

@@ -51,6 +51,7 @@ class JobRef(Record, frozen=True):
     weight: int = 1  # of the tenant, when the record was emitted
     reserved: float = 0.0  # of the tenant: its reserved share of the pool, then
     tenant_class: int = NORMAL_CLASS  # of the tenant: the number of its priority class, then
+    degraded: str = ""  # what the api changed of the call because of load; empty: nothing
 
 
 class Item(Record, frozen=True):

@@ -163,6 +163,24 @@ def test_infeasible_jobs_of_a_tenant_are_set() -> None:
     assert wrong.exit_code == ExitCode.USAGE
 
 
+def test_degradation_of_a_tenant_is_set_and_turned_off() -> None:
+    tokens = partial(listed_tenant, "degraded_output_tokens_max")
+    model = partial(listed_tenant, "degraded_model")
+    millrace("tenants", "create", "acme")
+    assert (tokens(), model()) == (None, None)
+    options = ("--degraded-output-tokens", "256", "--degraded-model", "org/small")
+    done = millrace("tenants", "update", "acme", *options)
+    assert done.stdout == "acme output under load 256\nacme model under load org/small\n"
+    assert (tokens(), model()) == (256, "org/small")
+    for wrong in ("0", "some", "10000001"):
+        refused = millrace("tenants", "update", "acme", "--degraded-output-tokens", wrong)
+        assert refused.exit_code == ExitCode.USAGE
+    assert millrace("tenants", "update", "acme", "--degraded-model", "two words").exit_code
+    options = ("--degraded-output-tokens", "off", "--degraded-model", "off")
+    millrace("tenants", "update", "acme", *options)
+    assert (tokens(), model()) == (None, None)
+
+
 def test_key_of_an_unknown_tenant_is_refused() -> None:
     failed = millrace("keys", "create", "--tenant", "unknown")
 

@@ -99,6 +99,8 @@ def test_a_tenant_is_created_shown_and_changed(client: httpx.Client) -> None:
         "priority_class": "normal",
         "bulk_hours": None,
         "infeasible_jobs": "accept",
+        "degraded_output_tokens_max": None,
+        "degraded_model": None,
     }
     path = f"{TENANTS}/{made['id']}"
     limits = {
@@ -110,6 +112,8 @@ def test_a_tenant_is_created_shown_and_changed(client: httpx.Client) -> None:
         "priority_class": "high",
         "bulk_hours": "22:00-06:00 Europe/Berlin",
         "infeasible_jobs": "fail",
+        "degraded_output_tokens_max": 256,
+        "degraded_model": "org/small",
     }
     assert ok(client.post(path, json=limits)) == {**made, **limits}
     assert ok(client.post(path, json={})) == {**made, **limits}
@@ -168,6 +172,12 @@ def test_an_invalid_tenant_is_refused(
         {"bulk_hours": ""},
         {"infeasible_jobs": "drop"},
         {"infeasible_jobs": None},
+        {"degraded_output_tokens_max": 0},
+        {"degraded_output_tokens_max": 10_000_001},
+        {"degraded_output_tokens_max": 1.5},
+        {"degraded_model": ""},
+        {"degraded_model": "two words"},
+        {"degraded_model": "x" * 257},
         {"bulk_hours": "x" * 201},
         {"zero_retention": None},
     ],
