@@ -17,6 +17,11 @@ REPLAYS_WAITING = Gauge(
     "millrace_api_replays_waiting", "Retried calls that wait for the row of their answer"
 )
 SHED = Counter("millrace_api_shed_total", "Requests refused because of load", ["reason"])
+OVERLOAD_REFUSED = Counter(
+    "millrace_overload_refused_total",
+    "Batches and calls refused because their pool is overloaded",
+    ["class"],
+)
 AUTHENTICATION_FAILURES = Counter(
     "millrace_api_authentication_failures_total", "Requests without a valid key", ["reason"]
 )

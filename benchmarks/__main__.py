@@ -29,6 +29,7 @@ NAMES = (
     "first_token",
     "online_during_bulk",
     "open_jobs",
+    "call_admission",
     "deadline_plans",
     "newcomers",
     "tenant_shares",

@@ -64,6 +64,7 @@ class ParsedCall:
     queue_timeout_s: float | None  # requested in the body
     background: bool
     requested: RequestedTokens
+    client_body: bytes = b""  # of a degraded call: the body before
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,17 @@ ENDED = Counter("millrace_online_calls_total", "Online calls that were sent", ["
 REFUSED = Counter(
     "millrace_online_refused_total", "Online calls refused before they were sent", ["reason"]
 )
+PREDICTED_WAIT_SECONDS = Gauge(
+    "millrace_online_predicted_wait_seconds",
+    "Seconds that one more call would wait for its execution",
+    ["pool"],
+)
+RETRY_PROMISES = Gauge(
+    "millrace_online_retry_promises", "Refused calls whose place is kept for their retry"
+)
+DEGRADED = Counter(
+    "millrace_online_degraded_total", "Online calls degraded because of load", ["by"]
+)
 FIRST_PIECE_SECONDS = Histogram(
     "millrace_online_first_piece_seconds",
     "Seconds from a request's head to the first piece of its stream",

@@ -13,7 +13,9 @@ from uuid import UUID
 
 from api.online import metrics
 from api.online.admit.admission import ExecutionTimes, PoolStates, RateLimits
+from api.online.admit.call_admission import CallAdmission
 from api.online.admit.model_cache import ModelCache
+from api.online.admit.pool_demand import PoolDemand
 from api.online.admit.token_charges import TokenCharges
 from api.online.answer.response_cache import ResponseCache
 from api.online.await_reply.caller_heartbeat import CallerClock, CallerHeartbeatPublisher
@@ -38,7 +40,7 @@ from jobs.estimates.pool_rates import PoolRates
 from jobs.expansion.pool_capacity import POLL_INTERVAL_S
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
-from topics.records.catalogue import CAPACITY, CONTROL, REPLIES, SERVICE, Topic
+from topics.records.catalogue import CAPACITY, CONTROL, DEMAND, REPLIES, SERVICE, Topic
 from topics.records.codec import decode
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl, Replies, ServiceReport
@@ -100,8 +102,12 @@ class OnlineRuntime:
         self.pools = PoolStates(since_s=clock.monotonic_s())
         self.bulk_rates = PoolRates()
         """For estimates of batches: their replicas publish on the same topic."""
+        self.demand = PoolDemand()
         self.execution = ExecutionTimes()
         self.served = ServedShares()
+        self.admission = CallAdmission(
+            settings, self.calls, self.pools, self.demand, self.execution
+        )
         self._deps = deps
         self._health = LogHealth(clock)
         self._tasks: list[asyncio.Task[None]] = []
@@ -157,6 +163,9 @@ class OnlineRuntime:
             if reports := newest_reports(records):
                 loop.call_soon_threadsafe(self._apply_service, reports)
 
+        def read_demand(records: list[ReceivedRecord]) -> None:
+            self.demand.apply_records(records, now_s=self.clock.monotonic_s())
+
         self._tails = (
             self._tail_thread(
                 REPLIES, read_replies, name="replies", partitions=[self.reply_partition]
@@ -164,6 +173,7 @@ class OnlineRuntime:
             self._tail_thread(
                 CAPACITY, read_capacity, name="capacity", poll_interval_s=POLL_INTERVAL_S
             ),
+            self._tail_thread(DEMAND, read_demand, name="demand", poll_interval_s=POLL_INTERVAL_S),
             self._tail_thread(CONTROL, read_control, name="control"),
         )
         # Only operators ask for it, so readiness does not wait for it.
@@ -292,6 +302,7 @@ class OnlineRuntime:
             self.calls.fail_calls_of_lost_replicas(
                 partial(self.pools.replicas.is_lost, now_s=now_s, unreliable_s=self._unreliable_s)
             )
+            self.admission.publish_metrics(now_s=now_s)
             await asyncio.sleep(_CHECK_S)
 
     def _is_pool_dead(self, pool: str, *, now_s: float) -> bool:

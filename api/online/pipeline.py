@@ -11,8 +11,9 @@ import msgspec
 from api.auth.authentication import authenticate_headers
 from api.http.errors import ApiError, as_api_error
 from api.online import metrics
-from api.online.admit.admission import OpenCallCounts, correct_limit_headers, find_refusal
+from api.online.admit.admission import correct_limit_headers
 from api.online.admit.call_planning import plan_call
+from api.online.admit.degradation import DEGRADED_HEADER, DegradationDeps, degrade_call
 from api.online.admit.token_charges import Charge
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses, close_call, settle_charge
@@ -117,21 +118,26 @@ class CallPipeline:
         charge = self._charge_estimate(received, headers)
         cleanup.enter_context(self._refunded_if_refused(charge, headers))
         planned = await plan_call(online, received)
-        durable = (b"x-millrace-durable", b"true" if planned.is_durable else b"false")
-        headers += [_version_header(planned), durable]
         cache_key = None if planned.job.key_name else online.cache.key_of(planned)
         cached = None if cache_key is None else online.cache.find(cache_key)
         if cached is not None:
+            headers += _call_headers(planned)
             self._refund(charge, headers)
             prepared = PreparedCall(None, answer=cached)
         else:
             if cache_key is not None:
                 headers.append(MISS)
+            planned = await self._degrade(planned, charge)
+            if planned.job.degraded:
+                cache_key = None  # it answers another request than the client's
+            described = _call_headers(planned)
+            headers += described
             prepared = await self._prepare(planned, exchange)
             headers += prepared.headers
             if prepared.job is None:  # a replay, with the version that answered then
                 self._refund(charge, headers)
-                headers.remove(_version_header(planned))
+                for header in set(described) - {_durable_header(planned)}:
+                    headers.remove(header)
             if prepared.recording is not None:
                 exchange = replace(exchange, recording=prepared.recording)
                 cleanup.push_async_callback(prepared.recording.close)
@@ -244,25 +250,23 @@ class CallPipeline:
             raise refused
         return PreparedCall(planned.job)
 
-    def _check_load(self, planned: PlannedCall) -> None:
-        """Raise ApiError (429 or 503) when the call could not be served in time."""
-        online, pool_name = self._online, planned.route.pool
-        online.sender.check_log_available(planned.job)
-        pool = online.pools.find(pool_name)
-        if pool is None and online.pools.is_warm(now_s=online.clock.monotonic_s()):
-            raise no_capacity()
-        calls, tenant_id = online.calls, planned.principal.tenant_id
-        refused = find_refusal(
-            OpenCallCounts(
-                calls.count, calls.count_by_tenant[tenant_id], calls.count_by_pool[pool_name]
-            ),
-            online.settings,
-            pool,
-            execution_s=online.execution.seconds(pool_name),
-            time_left_s=planned.queue_timeout_s or planned.timeout_s,
+    async def _degrade(self, planned: PlannedCall, charge: Charge) -> PlannedCall:
+        """Return the call as it is admitted: of a tenant that allows it, degraded under load."""
+        online = self._online
+        if not planned.principal.is_degradable:
+            return planned
+        deps = DegradationDeps(
+            online.admission, online.models, online.charges, online.settings.degrade_wait_s
         )
-        if refused is not None:
-            raise refused
+        return await degrade_call(deps, planned, charge, now_s=online.clock.monotonic_s())
+
+    def _check_load(self, planned: PlannedCall) -> None:
+        """Raise ApiError (429 or 503) when the call is not admitted."""
+        online, now_s = self._online, self._online.clock.monotonic_s()
+        online.sender.check_log_available(planned.job)
+        if online.pools.find(planned.route.pool) is None and online.pools.is_warm(now_s=now_s):
+            raise no_capacity()
+        online.admission.check(planned, now_s=now_s)
 
     def _send_in_background(self, admitted: AdmittedCall) -> None:
         """Produce the record of a call that is answered with 202; a replay has no record.
@@ -318,7 +322,7 @@ class CallPipeline:
         parsed = admitted.planned.parsed
         item = call_item(call.job, parsed.body, admitted.charge.estimate, line_bytes)
         self._online.sender.send(call, encrypt_item(call.job, item, call.cipher))
-        parsed.body = b""
+        parsed.body = parsed.client_body = b""
         admitted.exchange.body_reservation.release()
         admitted.timings.sent_s = self._online.clock.monotonic_s()
         _GATEWAY_SECONDS.observe(admitted.timings.gateway_ms() / 1000)
@@ -326,6 +330,18 @@ class CallPipeline:
     async def _refuse(self, exchange: Exchange, error: ApiError, headers: RawHeaders) -> None:
         metrics.REFUSED.labels(error.code or "other").inc()
         await send_response(exchange, error_as_response(error, headers))
+
+
+def _call_headers(planned: PlannedCall) -> RawHeaders:
+    """Return the headers that describe a call: its version, durability and degradation."""
+    headers = [_version_header(planned), _durable_header(planned)]
+    if planned.job.degraded:
+        headers.append((DEGRADED_HEADER, planned.job.degraded.encode()))
+    return headers
+
+
+def _durable_header(planned: PlannedCall) -> tuple[bytes, bytes]:
+    return b"x-millrace-durable", b"true" if planned.is_durable else b"false"
 
 
 def _version_header(planned: PlannedCall) -> tuple[bytes, bytes]:

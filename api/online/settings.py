@@ -27,6 +27,20 @@ _Seconds: TypeAlias = Annotated[float, Field(ge=0, le=86_400)]
 EndpointSeconds: TypeAlias = Annotated[Mapping[str, _Seconds], BeforeValidator(_by_endpoint)]
 
 
+def _ratios(text: object) -> object:
+    """Parse `RATIO,RATIO,RATIO`, which ascend. Raises ValueError."""
+    if not isinstance(text, str):
+        return text
+    found = tuple(float(part) for part in text.split(","))
+    if list(found) != sorted(found):
+        raise ValueError("give three ratios that ascend")
+    return found
+
+
+_Ratio: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+ShedRatios: TypeAlias = Annotated[tuple[_Ratio, _Ratio, _Ratio], BeforeValidator(_ratios)]
+
+
 class OnlineSettings(Settings):
     """Settings for the online calls of one API process."""
 
@@ -70,6 +84,28 @@ class OnlineSettings(Settings):
 
     tokens_per_minute: int = Field(default=1_000_000_000, ge=1, le=10**12)
     """Tokens a minute that a tenant may request of this process, prompt plus output."""
+
+    predicted_wait_s_max: float = Field(default=120.0, gt=0, le=86_400)
+    """Longest predicted wait of a call for its execution. Above it the call is refused."""
+
+    shed_ratios: ShedRatios = (0.25, 0.5, 0.75)
+    """Parts of `predicted_wait_s_max` above which work is refused, in ascending order.
+
+    First new batches of tenants above their share, then all new batches, then calls of tenants
+    above their share.
+    """
+
+    degrade_wait_s: float = Field(default=10.0, gt=0, le=86_400)
+    """Predicted wait above which the output of calls is capped, of tenants that allow it."""
+
+    retry_after_s_max: int = Field(default=60, ge=1, le=60)
+    """Largest `Retry-After`; clients mishandle more than 60. A longer wait is promised no place."""
+
+    retry_grace_s: float = Field(default=5.0, ge=0, le=60)
+    """How long the place of a refused call is kept after its `Retry-After`."""
+
+    retry_promises_max: int = Field(default=20_000, ge=0, le=1_000_000)
+    """Refused calls whose place is kept."""
 
     stream_buffer_bytes: int = Field(default=256 * KIB, ge=KIB, le=64 * MIB)
     """Bytes of a stream that may wait for a slow reader before the stream is cut off."""

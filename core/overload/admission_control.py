@@ -7,7 +7,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from core.overload.retry_promises import RetryPromises
 from core.overload.shedding import (
-    PoolQueue,
+    NONE_PROMISED,
+    CallQueue,
     ShedClass,
     SheddingLimits,
     admission_s,
@@ -18,11 +19,11 @@ from core.overload.shedding import (
 T = TypeVar("T")
 
 
-class CallerState(NamedTuple, Generic[T]):
+class AdmissionRequest(NamedTuple, Generic[T]):
     """One call that asks for admission."""
 
     pool: str
-    caller: T  # a retry has the same
+    client: T  # a retry has the same
     shed_class: ShedClass
     limit_s: float  # longest wait that the call allows; its class may have a lower limit
 
@@ -38,40 +39,46 @@ class AdmissionControl(Generic[T]):
         grace_s: float = 5.0,
         promises_max: int = 20_000,
     ) -> None:
-        """`grace_s`: how late a caller may return. `promises_max`: of all pools."""
+        """`grace_s`: how late a client may return. `promises_max`: of all pools."""
         self.limits, self._retry_after_s_max = limits, retry_after_s_max
         self.promises = RetryPromises[T](grace_s=grace_s, count_max=promises_max)
 
-    def queue(self, pool: str, waiting: float, per_s: float, *, now_s: float) -> PoolQueue:
-        """Return the queue of a pool in which `waiting` calls have no slot."""
-        return PoolQueue(waiting, per_s, self.promises.promised(pool, now_s=now_s))
+    def queue(
+        self, pool: str, waiting: float, per_s: float, *, part: float = 1.0, now_s: float
+    ) -> CallQueue:
+        """Return the queue of a pool in which `waiting` calls of all processes have no slot.
 
-    def is_refused(self, call: CallerState[T], queue: PoolQueue, *, now_s: float) -> bool:
+        `part` is the part of the calls that this process has, above 0: the promises of the others
+        are estimated by it.
+        """
+        promised = self.promises.promised(pool, now_s=now_s)
+        if part < 1 and promised != NONE_PROMISED:
+            first, second, third, last = promised
+            promised = (first / part, second / part, third / part, last / part)
+        return CallQueue(waiting, per_s, promised)
+
+    def is_refused(self, call: AdmissionRequest[T], queue: CallQueue, *, now_s: float) -> bool:
         """Whether `admit` would refuse the call now. Changes nothing."""
-        is_returning = self.promises.is_due(call.pool, call.caller, now_s=now_s)
+        is_returning = self.promises.is_due(call.pool, call.client, now_s=now_s)
         return is_shed(queue, call.shed_class, self._limit_s(call), is_returning=is_returning)
 
-    def admit(
-        self, call: CallerState[T], queue: PoolQueue, *, rate_part: float = 1.0, now_s: float
-    ) -> int | None:
+    def admit(self, call: AdmissionRequest[T], queue: CallQueue, *, now_s: float) -> int | None:
         """Return None for an admitted call, else its `Retry-After` in seconds.
 
         A refused call is promised a place at that time, unless the time is longer than the largest
-        `Retry-After`. `rate_part`: see `admission_s`.
+        `Retry-After`.
         """
         limit_s = self._limit_s(call)
-        is_returning = self.promises.is_due(call.pool, call.caller, now_s=now_s)
+        is_returning = self.promises.is_due(call.pool, call.client, now_s=now_s)
         if is_returning:
-            self.promises.use(call.pool, call.caller)
+            self.promises.use(call.pool, call.client)
         if not is_shed(queue, call.shed_class, limit_s, is_returning=is_returning):
             return None
-        wait_s = admission_s(
-            queue, call.shed_class, limit_s, rate_part=rate_part, is_returning=is_returning
-        )
+        wait_s = admission_s(queue, call.shed_class, limit_s, is_returning=is_returning)
         retry_s = retry_after_s(wait_s, s_max=self._retry_after_s_max)
         if wait_s <= self._retry_after_s_max:
-            self.promises.add(call.pool, call.caller, call.shed_class, now_s + retry_s)
+            self.promises.add(call.pool, call.client, call.shed_class, now_s + retry_s)
         return retry_s
 
-    def _limit_s(self, call: CallerState[T]) -> float:
+    def _limit_s(self, call: AdmissionRequest[T]) -> float:
         return min(call.limit_s, self.limits.wait_limit_s(call.shed_class))

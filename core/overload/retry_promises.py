@@ -1,4 +1,4 @@
-"""The places that a process promised to refused callers, by the `Retry-After` that it sent.
+"""The places that a process promised to refused clients, by the `Retry-After` that it sent.
 
 Official clients send the same request again after that time. A promise that nobody uses ends after
 a grace period. Callers pass the time.
@@ -15,7 +15,7 @@ _CLASSES: Final = len(ShedClass)
 
 
 class RetryPromises(Generic[T]):
-    """Promises by pool and caller. `T` names a caller: a retry has the same name."""
+    """Promises by pool and client. `T` names a client: a retry has the same name."""
 
     def __init__(self, *, grace_s: float, count_max: int) -> None:
         """`count_max` limits the promises of all pools."""
@@ -23,7 +23,7 @@ class RetryPromises(Generic[T]):
         self._dues: dict[tuple[str, T], list[tuple[float, ShedClass]]] = {}  # heaps
         self._ends: list[tuple[float, int, tuple[str, T]]] = []  # heap of when promises end
         self._counts: dict[str, list[int]] = {}
-        self._number = 0  # breaks ties, so that callers are never compared
+        self._number = 0  # breaks ties, so that clients are never compared
         self.count = 0
 
     def promised(self, pool: str, *, now_s: float) -> Promised:
@@ -34,18 +34,18 @@ class RetryPromises(Generic[T]):
         counts = self._counts.get(pool)
         return NONE_PROMISED if counts is None else (counts[0], counts[1], counts[2], counts[3])
 
-    def is_due(self, pool: str, caller: T, *, now_s: float) -> bool:
-        """Whether a promise to the caller is due."""
+    def is_due(self, pool: str, client: T, *, now_s: float) -> bool:
+        """Whether a promise to the client is due."""
         if not self._ends:
             return False
-        dues = self._dues.get((pool, caller))
+        dues = self._dues.get((pool, client))
         return dues is not None and dues[0][0] <= now_s
 
-    def add(self, pool: str, caller: T, shed_class: ShedClass, due_s: float) -> bool:
+    def add(self, pool: str, client: T, shed_class: ShedClass, due_s: float) -> bool:
         """Promise a place from `due_s` on; return False at the limit of promises."""
         if self.count >= self._count_max:
             return False
-        key = (pool, caller)
+        key = (pool, client)
         heappush(self._dues.setdefault(key, []), (due_s, shed_class))
         self._number += 1
         heappush(self._ends, (due_s + self._grace_s, self._number, key))
@@ -53,9 +53,9 @@ class RetryPromises(Generic[T]):
         self.count += 1
         return True
 
-    def use(self, pool: str, caller: T) -> None:
-        """Use the oldest promise to a caller, if there is one."""
-        key = (pool, caller)
+    def use(self, pool: str, client: T) -> None:
+        """Use the oldest promise to a client, if there is one."""
+        key = (pool, client)
         if key in self._dues:
             self._remove_first(key)
 

@@ -16,7 +16,7 @@ from math import ceil, sqrt
 from typing import Final, NamedTuple
 
 PROMISED_PART_MAX: Final = 0.5
-"""Part of a limit that promises may use: callers that never return leave no pool idle."""
+"""Part of a limit that promises may use: clients that never return leave no pool idle."""
 
 _SIGMAS: Final = 3.0
 """Calls end at random times. A promise counts on so many standard deviations less (Poisson)."""
@@ -36,13 +36,13 @@ class ShedClass(IntEnum):
         return self.name.lower()
 
 
-Promised = tuple[int, int, int, int]
+Promised = tuple[float, float, float, float]
 """Calls that were promised a place and have not returned yet, by class."""
 
 NONE_PROMISED: Final[Promised] = (0, 0, 0, 0)
 
 
-class PoolQueue(NamedTuple):
+class CallQueue(NamedTuple):
     """The calls that wait at a pool, at one moment."""
 
     waiting: float  # calls without a slot
@@ -68,11 +68,11 @@ class SheddingLimits(NamedTuple):
 
 
 def is_shed(
-    queue: PoolQueue, shed_class: ShedClass, limit_s: float, *, is_returning: bool = False
+    queue: CallQueue, shed_class: ShedClass, limit_s: float, *, is_returning: bool = False
 ) -> bool:
     """Whether work of a class is refused at a pool.
 
-    `limit_s` is that of the class, or less. `is_returning`: the caller was promised a place that is
+    `limit_s` is that of the class, or less. `is_returning`: the client was promised a place that is
     due, so the promises of its own class do not count. A pool of unknown rate refuses nobody.
     """
     if queue.per_s <= 0:
@@ -85,22 +85,20 @@ def is_shed(
 
 
 def admission_s(
-    queue: PoolQueue,
+    queue: CallQueue,
     shed_class: ShedClass,
     limit_s: float,
     *,
-    rate_part: float = 1.0,
     is_returning: bool = False,
 ) -> float:
-    """Return after which time a refused caller would be admitted, in seconds.
+    """Return after which time a refused client would be admitted, in seconds.
 
     It is the time in which the pool completes the calls above the limit, those with a promise
-    included. So each refused caller gets a later time than the one before, at the rate of the pool.
-    `rate_part` is the part of that rate that serves the callers of this process.
+    included. So each refused client gets a later time than the one before, at the rate of the pool.
     """
     promised = _promised(queue, shed_class, is_returning=is_returning)
     above = max(1.0, queue.waiting + promised + 1 - limit_s * queue.per_s)
-    return (above + _SIGMAS * sqrt(above)) / (queue.per_s * rate_part)
+    return (above + _SIGMAS * sqrt(above)) / queue.per_s
 
 
 def retry_after_s(seconds: float, *, s_max: int) -> int:
@@ -131,6 +129,6 @@ def backlog_limit_s(shed_class: ShedClass, backlog_s_max: float, limits: Sheddin
     return backlog_s_max * (over_quota / within_quota)
 
 
-def _promised(queue: PoolQueue, shed_class: ShedClass, *, is_returning: bool) -> int:
+def _promised(queue: CallQueue, shed_class: ShedClass, *, is_returning: bool) -> float:
     """Return the promises that count before a call: of its class and of those shed after it."""
     return sum(queue.promised[shed_class + is_returning :])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.overload.shedding import (
-    PoolQueue,
+    CallQueue,
     ShedClass,
     SheddingLimits,
     admission_s,
@@ -20,13 +20,13 @@ counts = st.integers(0, 10_000)
 ratios = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3).map(sorted)
 limits = st.builds(SheddingLimits, st.floats(0.1, 600.0), ratios.map(tuple))
 queues = st.builds(
-    PoolQueue, counts, st.floats(0.01, 1_000.0), st.tuples(counts, counts, counts, counts)
+    CallQueue, counts, st.floats(0.01, 1_000.0), st.tuples(counts, counts, counts, counts)
 )
 
 
 @given(queue=queues, limits=limits)
 def test_nobody_of_a_later_class_is_shed_while_an_earlier_class_is_admitted(
-    queue: PoolQueue, limits: SheddingLimits
+    queue: CallQueue, limits: SheddingLimits
 ) -> None:
     """Also not while one of the two returns to a promised place and the other does not."""
     for earlier, later in pairwise(ShedClass):
@@ -38,7 +38,7 @@ def test_nobody_of_a_later_class_is_shed_while_an_earlier_class_is_admitted(
 
 @given(queue=queues, limits=limits, shed_class=st.sampled_from(ShedClass))
 def test_a_longer_queue_admits_nobody_more(
-    queue: PoolQueue, limits: SheddingLimits, shed_class: ShedClass
+    queue: CallQueue, limits: SheddingLimits, shed_class: ShedClass
 ) -> None:
     limit_s = limits.wait_limit_s(shed_class)
     longer = queue._replace(waiting=queue.waiting + 1)
@@ -47,7 +47,7 @@ def test_a_longer_queue_admits_nobody_more(
 
 @given(queue=queues, limits=limits, shed_class=st.sampled_from(ShedClass))
 def test_a_place_that_is_due_is_never_worse_than_none(
-    queue: PoolQueue, limits: SheddingLimits, shed_class: ShedClass
+    queue: CallQueue, limits: SheddingLimits, shed_class: ShedClass
 ) -> None:
     limit_s = limits.wait_limit_s(shed_class)
     if is_shed(queue, shed_class, limit_s, is_returning=True):
@@ -56,7 +56,7 @@ def test_a_place_that_is_due_is_never_worse_than_none(
 
 @given(queue=queues, limits=limits)
 def test_a_pool_below_half_the_limit_admits_whatever_is_promised(
-    queue: PoolQueue, limits: SheddingLimits
+    queue: CallQueue, limits: SheddingLimits
 ) -> None:
     for shed_class in ShedClass:
         limit_s = limits.wait_limit_s(shed_class)
@@ -66,12 +66,12 @@ def test_a_pool_below_half_the_limit_admits_whatever_is_promised(
 
 @given(waiting=counts, shed_class=st.sampled_from(ShedClass))
 def test_a_pool_of_unknown_rate_refuses_nobody(waiting: int, shed_class: ShedClass) -> None:
-    assert not is_shed(PoolQueue(waiting, 0.0), shed_class, 0.0)
+    assert not is_shed(CallQueue(waiting, 0.0), shed_class, 0.0)
 
 
 @given(queue=queues, limits=limits, shed_class=st.sampled_from(ShedClass))
 def test_each_refused_caller_is_told_a_later_time_than_the_one_before(
-    queue: PoolQueue, limits: SheddingLimits, shed_class: ShedClass
+    queue: CallQueue, limits: SheddingLimits, shed_class: ShedClass
 ) -> None:
     limit_s = limits.wait_limit_s(shed_class)
     promised = [*queue.promised]

@@ -1,11 +1,11 @@
-"""A pool whose refused callers return exactly when they were told to. No clock, no sleep."""
+"""A pool whose refused clients return exactly when they were told to. No clock, no sleep."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from core.overload.admission_control import AdmissionControl, CallerState
+from core.overload.admission_control import AdmissionControl, AdmissionRequest
 from core.overload.shedding import ShedClass, SheddingLimits
 
 RATIOS = (0.25, 0.5, 0.75)
@@ -13,8 +13,8 @@ POOL = "p"
 
 
 @dataclass
-class Caller:
-    """One caller: when it was refused, what it was told, and when it was admitted."""
+class Client:
+    """One client: when it was refused, what it was told, and when it was admitted."""
 
     number: int
     shed_class: ShedClass = ShedClass.INTERACTIVE
@@ -31,7 +31,7 @@ class OverloadSimulation:
     slots: int = 20
     service_s: float = 2.0
     wait_s_max: float = 4.0
-    callers: list[Caller] = field(default_factory=list)
+    clients: list[Client] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -45,16 +45,16 @@ class OverloadSimulation:
     def per_s(self) -> float:
         return self.slots / self.service_s
 
-    def run(self, offered: Callable[[float], float], until_s: float) -> list[Caller]:
+    def run(self, offered: Callable[[float], float], until_s: float) -> list[Client]:
         """Run with `offered(now)` as the arrivals in relation to the capacity.
 
-        Returns the callers that were refused, all of which return until they are admitted.
+        Returns the clients that were refused, all of which return until they are admitted.
         """
 
         def arrive(now_s: float) -> None:
-            caller = Caller(len(self.callers))
-            self.callers.append(caller)
-            self._ask(caller, now_s)
+            client = Client(len(self.clients))
+            self.clients.append(client)
+            self._ask(client, now_s)
             if now_s < until_s:
                 rate = max(1e-6, offered(now_s) * self.per_s)
                 self._at(now_s + self.random.expovariate(rate), arrive)
@@ -63,22 +63,22 @@ class OverloadSimulation:
         while self._events:
             at_s, _, event = heappop(self._events)
             event(at_s)
-        return [caller for caller in self.callers if caller.refused_s]
+        return [client for client in self.clients if client.refused_s]
 
-    def _ask(self, caller: Caller, now_s: float) -> None:
+    def _ask(self, client: Client, now_s: float) -> None:
         waiting = max(0, self._open - self.slots)
         queue = self.control.queue(POOL, waiting, self.per_s, now_s=now_s)
-        call = CallerState(POOL, caller.number, caller.shed_class, limit_s=600.0)
+        call = AdmissionRequest(POOL, client.number, client.shed_class, limit_s=600.0)
         retry_s = self.control.admit(call, queue, now_s=now_s)
         if retry_s is None:
-            caller.admitted_s = now_s
+            client.admitted_s = now_s
             self._open += 1
             if self._open <= self.slots:
                 self._serve(now_s)
             return
-        caller.refused_s.append(now_s)
-        caller.told_s.append(retry_s)
-        self._at(now_s + retry_s, lambda at_s: self._ask(caller, at_s))
+        client.refused_s.append(now_s)
+        client.told_s.append(retry_s)
+        self._at(now_s + retry_s, lambda at_s: self._ask(client, at_s))
 
     def _serve(self, now_s: float) -> None:
         self._at(now_s + self.random.expovariate(1 / self.service_s), self._end)

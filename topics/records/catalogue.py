@@ -167,7 +167,7 @@ DEMAND = Topic(
     partition_count=1,
     ordering="the newest state of a batcher is the last",
     written_by=("batcher",),
-    read_by=("gpu-consumer",),
+    read_by=("api", "gpu-consumer"),
     retention_days=1,
 )
 

@@ -1,5 +1,6 @@
-"""Admission: rate limits of tenants, the load of the pools, and refusal of calls that would wait
-too long. Callers of the rate limits pass the time.
+"""What admission knows: rate limits of tenants, capacity of the pools and execution times.
+
+Callers of the rate limits pass the time. `call_admission` decides by predicted wait.
 """
 
 from collections import OrderedDict
@@ -10,62 +11,14 @@ from uuid import UUID
 
 from api.http.errors import ApiError
 from api.online.await_reply.replica_liveness import ReplicaLiveness
-from api.online.call_errors import queue_full, retry_after_seconds
+from api.online.call_errors import retry_after_seconds
 from api.online.exchange import RawHeaders
-from api.online.settings import OnlineSettings
 from api.runtime.token_bucket import TokenBucket
 from jobs.expansion.pool_capacity import sum_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 from topics.tail_readers.tail_reader_thread import decode_records
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCallCounts:
-    """Open calls of this process, without the new one."""
-
-    total: int
-    of_tenant: int
-    of_pool: int
-
-
-def find_refusal(
-    counts: OpenCallCounts,
-    settings: OnlineSettings,
-    pool: PoolCapacity | None,
-    *,
-    execution_s: float,
-    time_left_s: float,
-) -> ApiError | None:
-    """Return why a call is refused, or None when it is admitted.
-
-    `pool` is None while the pool's capacity is unknown. `execution_s` is the recent execution time
-    of a call in the pool.
-    """
-    if counts.of_tenant >= settings.open_calls_per_tenant_max:
-        return queue_full(429, "Your organization has too many calls open.", 1.0)
-    if counts.total >= settings.open_calls_max:
-        return queue_full(503, "Too many calls are open.", 1.0)
-    wait_s = predicted_wait_s(counts.of_pool, pool, execution_s)
-    if wait_s > time_left_s:
-        return queue_full(503, "The call would not be served in time.", wait_s - time_left_s)
-    return None
-
-
-def predicted_wait_s(open_calls: int, pool: PoolCapacity | None, execution_s: float) -> float:
-    """Return how long one more call would wait for its execution; 0 while that is unknown.
-
-    Calls beyond the pool's concurrency wait. They are served at the higher of two rates: the
-    measured one, which is low when the pool had little to do, and concurrency per execution time.
-    """
-    if pool is None or execution_s <= 0:
-        return 0.0
-    items_per_s = max(pool.items_per_s, pool.concurrency / execution_s)
-    if items_per_s <= 0:
-        return 0.0
-    return max(0, open_calls - pool.concurrency) / items_per_s
-
 
 SILENCE_S_MAX: Final = 3.0
 """A replica reports at least every second. One without a report for this long is unavailable."""

@@ -65,6 +65,15 @@ class TokenCharges:
         charged = buckets.admit(requested.reservation(estimate), now_s=now_s)
         return Charge(buckets, charged, estimate, requested, source)
 
+    def lower(
+        self, charge: Charge, requested: RequestedTokens, *, model: str, now_s: float
+    ) -> None:
+        """Charge a call that was degraded for what it requests since then, and never more."""
+        tenant_id, _, endpoint = charge.source
+        charge.source, charge.requested = (tenant_id, model, endpoint), requested
+        charge.estimate = requested.estimate(self._outputs.expected(*charge.source))
+        charge.correct(min(charge.charged, requested.reservation(charge.estimate)), now_s=now_s)
+
     def settle(self, charge: Charge, end: ReplyEnd, *, now_s: float) -> None:
         """Charge the usage that the end of a call states, and learn from it.
 

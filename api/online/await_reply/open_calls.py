@@ -12,6 +12,7 @@ import msgspec
 
 from api.http.errors import ApiError
 from api.online import metrics
+from api.online.await_reply.pool_usage import PoolUsage
 from api.online.call_errors import log_unavailable, queue_timeout, slow_reader, stream_interrupted
 from api.online.send.call_keys import decrypt_end, decrypt_pieces
 from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError
@@ -162,6 +163,7 @@ class OpenCalls:
         self._reserved_count = 0
         self.count_by_tenant: Counter[UUID] = Counter()
         self.count_by_pool: Counter[str] = Counter()
+        self.usage = PoolUsage()
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -277,9 +279,11 @@ class OpenCalls:
     def _increment(self, job: JobRef) -> None:
         self.count_by_tenant[job.tenant_id] += 1
         self.count_by_pool[job.pool] += 1
+        self.usage.add(job)
 
     def _decrement(self, job: JobRef) -> None:
         self.count_by_tenant[job.tenant_id] -= 1
         if not self.count_by_tenant[job.tenant_id]:
             del self.count_by_tenant[job.tenant_id]
         self.count_by_pool[job.pool] -= 1
+        self.usage.remove(job)

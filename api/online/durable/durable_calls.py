@@ -296,6 +296,7 @@ def _new_request(call: PlannedCall, input_bytes: int, *, now_s: float) -> NewReq
         input_bytes=input_bytes,
         timeout_s=call.left_s(call.timeout_s, now_s=now_s),
         traceparent=job.traceparent,
+        degraded=job.degraded or None,
     )
 
 
@@ -305,4 +306,5 @@ def _body_sha256(parsed: ParsedCall) -> bytes:
     if parsed.queue_timeout_s is not None:  # keeps the hashes of calls without it stable
         fields += (parsed.queue_timeout_s,)
     own_fields = msgspec.json.encode(fields)
-    return hashlib.sha256(own_fields + b"\0" + parsed.body).digest()
+    body = parsed.client_body or parsed.body  # a retry may be degraded in another way
+    return hashlib.sha256(own_fields + b"\0" + body).digest()

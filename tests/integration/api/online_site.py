@@ -52,6 +52,11 @@ class Online:
         connection.sendall(json_post(self.site, ENDPOINT, body, **headers))
         return connection
 
+    def wait_for_predicted_wait(self, seconds: float) -> None:
+        """Wait until calls would wait for so long, as the API predicts it."""
+        line = f'millrace_online_predicted_wait_seconds{{pool="{self.pool.name}"}} {seconds}'
+        self.pool.wait_for(lambda: line in self.client.get("/metrics").text)
+
     def record(self, chunk: Chunk, **fields: Any) -> None:
         """Put the outcome of a call into Postgres, as the results writer does."""
         given: dict[str, Any] = {

@@ -10,7 +10,14 @@ from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.errors import KafkaUnavailableError
-from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
+from topics.records.catalogue import (
+    CALLERS,
+    CAPACITY,
+    CONTROL,
+    DEMAND,
+    REPLIES,
+    REQUESTS_INTERACTIVE,
+)
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
@@ -67,7 +74,7 @@ class PlayedPool:
 
     def __post_init__(self) -> None:
         admin = TopicAdmin(self.kafka)
-        topics = (REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, CONTROL)
+        topics = (REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, DEMAND, CONTROL)
         admin.create(topics)
         self._stopping = threading.Event()
         self._producer = RecordProducer(self.kafka, client_id="played", linger_ms=0)

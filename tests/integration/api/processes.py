@@ -13,7 +13,7 @@ import httpx
 from tests.support.ports import free_port
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
-from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
+from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, DEMAND, REPLIES
 from topics.settings import KafkaSettings
 
 READY_S_MAX = 60.0
@@ -56,7 +56,7 @@ def api_process(
     kafka: KafkaSettings, database_url: str, root: Path, **more: str
 ) -> Iterator[ApiProcess]:
     """Create the topics of an API and run one; `more` are variables of its environment."""
-    TopicAdmin(kafka).create((CALLERS, CAPACITY, CONTROL, REPLIES))
+    TopicAdmin(kafka).create((CALLERS, CAPACITY, CONTROL, DEMAND, REPLIES))
     port = free_port(root)
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),

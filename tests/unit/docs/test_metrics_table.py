@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client.metrics import MetricWrapperBase
 
 from batcher.policy.batch_closing import BatchCloseReason
+from core.overload.shedding import ShedClass
 from gpu_consumers.inflight.online_call import CallAbortReason
 from jobs.store.idempotency import KeyScope
 from migrations.role_rights import LOGINS
@@ -100,6 +101,7 @@ def test_values_of_labels_are_those_of_the_code() -> None:
         why.value for why in BatchCloseReason
     }
     assert values_of("scope") == {scope.value for scope in KeyScope}
+    assert values_of("class") == {shed_class.label for shed_class in ShedClass}
     assert values_of("endpoint") == set(ENDPOINTS)
     assert values_of("result", "millrace_online_cache_total") == {"hit", "miss"}
 

@@ -25,6 +25,8 @@ def shown_default(name: str, field: FieldInfo) -> str:
         return str(value) if name.endswith("port") else f"{value:,}"
     if isinstance(value, float):
         return f"{value:,g}"
+    if isinstance(value, tuple):
+        return f"`{','.join(map(str, value))}`"
     return f"`{value}`" if value else "empty"
 
 

@@ -20,7 +20,14 @@ from tests.integration.api.every_route.worlds import Two, add_quarantine, add_wo
 from tests.integration.api.sites import new_site, running
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
-from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
+from topics.records.catalogue import (
+    CALLERS,
+    CAPACITY,
+    CONTROL,
+    DEMAND,
+    REPLIES,
+    REQUESTS_INTERACTIVE,
+)
 from topics.settings import KafkaSettings
 
 WEBHOOK_KEY = SecretStr(base64.b64encode(b"k" * 32).decode())
@@ -36,7 +43,7 @@ def two(
     """One whole API for all of them."""
     prefix = f"test-{uuid.uuid4().hex[:12]}."
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=prefix)
-    TopicAdmin(kafka).create((REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, CONTROL))
+    TopicAdmin(kafka).create((REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, DEMAND, CONTROL))
     failures: list[Exception] = []
     with (
         cloned_database(postgres_url, migrated_template) as url,

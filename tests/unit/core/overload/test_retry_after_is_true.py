@@ -1,4 +1,4 @@
-"""Goal: a refused caller that returns after exactly its `Retry-After` is admitted.
+"""Goal: a refused client that returns after exactly its `Retry-After` is admitted.
 
 A discrete-event simulation of the policy: no clock, no sleep. `pytest -s` prints the figures.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from core.overload.shedding import ShedClass
-from tests.support.overload_simulation import Caller, OverloadSimulation
+from tests.support.overload_simulation import Client, OverloadSimulation
 
 RUN_S = 600.0
 
@@ -23,16 +23,16 @@ def steady(_: float) -> float:
     return 1.0
 
 
-def kept_part(refused: list[Caller]) -> float:
+def kept_part(refused: list[Client]) -> float:
     """Part of the promised returns that were admitted."""
-    return len(refused) / sum(len(caller.told_s) for caller in refused)
+    return len(refused) / sum(len(client.told_s) for client in refused)
 
 
-def longest_error(refused: list[Caller]) -> float:
+def longest_error(refused: list[Client]) -> float:
     """The largest real wait in relation to the first `Retry-After`."""
-    assert all(caller.admitted_s is not None for caller in refused)
+    assert all(client.admitted_s is not None for client in refused)
     return max(
-        ((caller.admitted_s or 0.0) - caller.refused_s[0]) / caller.told_s[0] for caller in refused
+        ((client.admitted_s or 0.0) - client.refused_s[0]) / client.told_s[0] for client in refused
     )
 
 
@@ -60,7 +60,7 @@ def test_nobody_is_told_to_come_back_far_too_late() -> None:
     """At its return the pool is nearly full: an earlier time would not have been true."""
     simulation = OverloadSimulation(1)
     refused = simulation.run(bursts, RUN_S)
-    told = [caller.told_s[0] for caller in refused]
+    told = [client.told_s[0] for client in refused]
     # A burst brings 20 s of work above the capacity.
     assert max(told) < 30
 

@@ -1,4 +1,4 @@
-"""Goal: a promise is used once, by its own caller, from its time on and within the grace period."""
+"""Goal: a promise is used once, by its own client, from its time on and within the grace period."""
 
 from core.overload.retry_promises import RetryPromises
 from core.overload.shedding import NONE_PROMISED, ShedClass

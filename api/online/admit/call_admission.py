@@ -1,0 +1,171 @@
+"""Admission of calls by predicted wait, in the shedding order of `core.overload.shedding`.
+
+    waiting   = max(own open calls - slots of the pool, calls that wait in batchers)
+    rate      = max(measured calls a second, slots / recent execution time)
+    predicted wait = waiting / rate
+
+A tenant is over its quota while it has more open calls in the pool than its weighted share.
+"""
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from api import metrics as api_metrics
+from api.http.errors import ApiError
+from api.online import metrics
+from api.online.admit.admission import ExecutionTimes, PoolStates
+from api.online.admit.pool_demand import PoolDemand
+from api.online.await_reply.open_calls import OpenCalls
+from api.online.call_errors import queue_full
+from api.online.calls import PlannedCall
+from api.online.settings import OnlineSettings
+from core.overload.admission_control import AdmissionControl, AdmissionRequest
+from core.overload.retry_promises import RetryPromises
+from core.overload.shedding import (
+    PROMISED_PART_MAX,
+    CallQueue,
+    ShedClass,
+    SheddingLimits,
+    is_over_share,
+)
+from jobs.expansion.windows import PoolCapacity
+
+Client = tuple[UUID, int]
+"""A tenant and the hash of its request: what a retry has in common with the refused call."""
+
+_HASHED_BYTES: Final = 2048  # of each end of a body
+
+
+class PoolForecast(NamedTuple):
+    """What a new call would meet in a pool."""
+
+    wait_s: float
+    is_refused: bool
+
+
+class CallAdmission:
+    """Admits or refuses the calls of one process. All methods run on the event loop."""
+
+    def __init__(
+        self,
+        settings: OnlineSettings,
+        calls: OpenCalls,
+        pools: PoolStates,
+        demand: PoolDemand,
+        execution: ExecutionTimes,
+    ) -> None:
+        """`pools`, `demand` and `execution` are read at each call."""
+        self._settings, self._calls = settings, calls
+        self._pools, self._demand, self._execution = pools, demand, execution
+        self.limits = SheddingLimits(settings.predicted_wait_s_max, settings.shed_ratios)
+        over_quota_s = self.limits.wait_limit_s(ShedClass.OVER_QUOTA_INTERACTIVE)
+        self._unchecked_s = over_quota_s * PROMISED_PART_MAX
+        self._control = AdmissionControl[Client](
+            self.limits,
+            retry_after_s_max=settings.retry_after_s_max,
+            grace_s=settings.retry_grace_s,
+            promises_max=settings.retry_promises_max,
+        )
+
+    def queue(self, pool: str, *, now_s: float) -> CallQueue:
+        """Return the calls that wait at a pool; none while its capacity is not known."""
+        capacity = self._pools.find(pool)
+        if capacity is None:
+            return CallQueue(0, 0.0)
+        own = self._calls.count_by_pool[pool]
+        in_batchers = self._demand.waiting(pool, now_s=now_s)
+        waiting = max(own - capacity.concurrency, in_batchers)
+        if waiting <= 0:
+            return CallQueue(0, 0.0)
+        per_s = service_rate(capacity, self._execution.seconds(pool))
+        part = max(1, own) / max(1, own, capacity.concurrency + in_batchers)
+        return self._control.queue(pool, waiting, per_s, part=part, now_s=now_s)
+
+    @property
+    def promises(self) -> RetryPromises[Client]:
+        """The places that refused calls of this process were promised."""
+        return self._control.promises
+
+    def has_capacity(self, pool: str) -> bool:
+        """Whether a replica of the pool accepts calls."""
+        return self._pools.find(pool) is not None
+
+    def forecast(self, call: PlannedCall, *, now_s: float) -> PoolForecast | None:
+        """Return what the call would meet now; None: nobody waits. Changes nothing."""
+        queue = self.queue(call.route.pool, now_s=now_s)
+        if queue.per_s <= 0:
+            return None
+        is_refused = self._control.is_refused(self._state(call), queue, now_s=now_s)
+        return PoolForecast(queue.wait_s, is_refused)
+
+    def check(self, call: PlannedCall, *, now_s: float) -> None:
+        """Raise ApiError (429 or 503) for a call that is not admitted.
+
+        429: the tenant has too many calls open, or more than its share of an overloaded pool.
+        """
+        settings, calls = self._settings, self._calls
+        if calls.count_by_tenant[call.principal.tenant_id] >= settings.open_calls_per_tenant_max:
+            raise queue_full(429, "Your organization has too many calls open.", 1.0)
+        if calls.count >= settings.open_calls_max:
+            raise queue_full(503, "Too many calls are open.", 1.0)
+        queue = self.queue(call.route.pool, now_s=now_s)
+        limit_s = min(self._unchecked_s, _limit_s(call) * PROMISED_PART_MAX)
+        if queue.wait_s <= limit_s:
+            return  # both classes are admitted, whatever was promised
+        state = self._state(call)
+        retry_s = self._control.admit(state, queue, now_s=now_s)
+        if retry_s is not None:
+            api_metrics.OVERLOAD_REFUSED.labels(state.shed_class.label).inc()
+            raise _refusal(state, self.limits, retry_s)
+
+    def publish_metrics(self, *, now_s: float) -> None:
+        """Set the gauges. It is called a few times a second, so that calls do not pay for it."""
+        for pool in list(self._calls.count_by_pool):
+            metrics.PREDICTED_WAIT_SECONDS.labels(pool).set(self.queue(pool, now_s=now_s).wait_s)
+        metrics.RETRY_PROMISES.set(self.promises.count)
+
+    def _state(self, call: PlannedCall) -> AdmissionRequest[Client]:
+        pool, principal = call.route.pool, call.principal
+        capacity, usage = self._pools.find(pool), self._calls.usage
+        is_over = is_over_share(
+            usage.call_count(pool, principal.tenant_id),
+            self._calls.count_by_pool[pool],
+            weight=principal.weight,
+            weights=usage.weights(pool, principal.tenant_id, principal.weight),
+            capacity=0 if capacity is None else capacity.concurrency,
+        )
+        shed_class = ShedClass.OVER_QUOTA_INTERACTIVE if is_over else ShedClass.INTERACTIVE
+        return AdmissionRequest(pool, _client(call), shed_class, _limit_s(call))
+
+
+def service_rate(pool: PoolCapacity, execution_s: float) -> float:
+    """Return the calls that a pool completes in a second while calls wait; 0 while unknown.
+
+    The measured rate is low when the pool had little to do, so the slots divided by the recent
+    execution time count if they give more. `execution_s` is 0 while it is not known.
+    """
+    if execution_s <= 0:
+        return 0.0
+    return max(pool.items_per_s, pool.concurrency / execution_s)
+
+
+def _limit_s(call: PlannedCall) -> float:
+    """Return how long the call may wait for its execution."""
+    return call.queue_timeout_s or call.timeout_s
+
+
+def _client(call: PlannedCall) -> Client:
+    body = call.parsed.client_body or call.parsed.body
+    ends = (len(body), body[:_HASHED_BYTES], body[-_HASHED_BYTES:])
+    return call.principal.tenant_id, hash(ends)
+
+
+def _refusal(state: AdmissionRequest[Client], limits: SheddingLimits, retry_s: int) -> ApiError:
+    is_over = state.shed_class is ShedClass.OVER_QUOTA_INTERACTIVE
+    if state.limit_s < limits.wait_limit_s(state.shed_class):
+        message = "The call would not be served in time."
+    elif is_over:
+        message = "The model is overloaded, and your organization uses more than its share of it."
+    else:
+        message = "The model is overloaded."
+    return queue_full(429 if is_over else 503, message, retry_s)
