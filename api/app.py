@@ -19,6 +19,7 @@ from api.admin import (
 from api.auth.failed_attempts import FailedAttempts
 from api.auth.key_cache import ROUNDS_PER_TTL, KeyCache, refresh_keys
 from api.batches import batch_routes, dead_letter_routes, single_request_routes
+from api.batches.batch_admission import create_batch_admission
 from api.files import file_routes
 from api.http import health
 from api.http.errors import install_error_handlers
@@ -124,6 +125,7 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
         PoolRates() if online is None else online.bulk_rates,
         clock,
     )
+    app.state.batch_admission = create_batch_admission(online, app.state.views.estimates, settings)
     install_error_handlers(app)
     app.add_middleware(HeadAsGet)
     for router in ROUTERS:

@@ -22,6 +22,11 @@ OVERLOAD_REFUSED = Counter(
     "Batches and calls refused because their pool is overloaded",
     ["class"],
 )
+BULK_BACKLOG_SECONDS = Gauge(
+    "millrace_api_bulk_backlog_seconds",
+    "Seconds of work of the open batches of a pool, when a batch was last created",
+    ["pool"],
+)
 AUTHENTICATION_FAILURES = Counter(
     "millrace_api_authentication_failures_total", "Requests without a valid key", ["reason"]
 )

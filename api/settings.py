@@ -37,6 +37,10 @@ class ApiSettings(Settings):
     open_batches_max: int = Field(default=10_000, ge=1)
     """Batches of a tenant that have not ended."""
 
+    bulk_backlog_s_max: float | None = Field(default=None, gt=0)
+    """Work of a pool's open batches, in seconds, above which new batches are refused; None: no
+    limit. A tenant above its share is refused earlier."""
+
     json_bytes_max: int = Field(default=MIB, ge=KIB, le=64 * MIB)
     """Largest JSON request body."""
 

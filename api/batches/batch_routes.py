@@ -21,6 +21,7 @@ from fastapi import APIRouter, Response
 
 from api import metrics
 from api.auth.authentication import TenantRequestDep
+from api.batches.batch_admission import BatchAdmissionDep
 from api.http.paging import PageDep, page_response
 from api.http.responses import json_response
 from api.idempotent_requests import IdempotentRequest, IdempotentRequestDep, saved_response
@@ -138,14 +139,19 @@ async def seal(batch_id: str, request: IdempotentRequestDep) -> Response:
 
 
 @router.post("/v1/batches")
-async def create(request: IdempotentRequestDep, webhooks: WebhookServicesDep) -> Response:
+async def create(
+    request: IdempotentRequestDep, webhooks: WebhookServicesDep, admission: BatchAdmissionDep
+) -> Response:
     """Create a job. Once answered, it survives any crash."""
     body = await request.json_body(BatchBody)
     new = _new_job(body, request.http.headers.get("traceparent", ""))
-    if body.callback_url is not None:  # a new look-up of its host may fail
+    refusal = admission and await admission.refusal(request, new.input_file_id, new.endpoint)
+    if refusal or body.callback_url is not None:  # a new look-up of its host may fail
         saved = await request.find_saved_answer()
         if saved is not None:
             return saved_response(saved, is_replay=True)
+    if refusal:
+        raise refusal
     tenant_id, open_max = request.tenant_id, request.services.settings.open_batches_max
     callback = await webhooks.validate_callback(tenant_id, body.callback_url, body.callback_events)
 

@@ -85,6 +85,14 @@ class JobEstimates:
             self._failures.log(failure)
             return {}
 
+    async def pool_snapshot(self, pool: str) -> PoolSnapshot | None:
+        """Return the work and the rate of a pool, None after any failure, as in `fields`."""
+        try:
+            return await self._pool(pool)
+        except Exception as failure:  # noqa: BLE001  see `fields`
+            self._failures.log(failure)
+            return None
+
     async def item_waiting(self, row: Any) -> ItemWaiting | None:
         """Return why the items of a batch wait, None after any failure, as in `fields`."""
         try:

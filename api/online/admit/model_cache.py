@@ -47,6 +47,12 @@ class ModelCache:
             )
         return model
 
+    def serving(self, endpoint: str) -> dict[str, str]:
+        """Return the pools of the known models that are served at an endpoint, by name."""
+        return {
+            model.name: model.pool for model in self._models.values() if endpoint in model.endpoints
+        }
+
     async def refresh_periodically(self, every_s: float) -> None:
         """Refresh until cancelled. During an outage of Postgres the entries stay."""
         while True:
