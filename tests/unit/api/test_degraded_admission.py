@@ -1,0 +1,123 @@
+"""Goal: the admitted call of a degraded request says so, and its answer is cached for nobody."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from api.online.admit.admission import RateLimits
+from api.online.admit.token_charges import TokenCharges
+from api.online.answer.response_cache import ResponseCache
+from api.online.await_reply.caller_heartbeat import CallerClock
+from api.online.call_request import parse_call
+from api.online.calls import AdmittedCall, ReceivedCall
+from api.online.exchange import CompleteResponse, RawHeaders
+from api.online.pipeline import CallPipeline
+from api.online.settings import OnlineSettings
+from core.ids import new_uuid
+from core.outcomes import Outcome
+from registry.models import ModelVersion
+from results.writer.call_billing import bills_of
+from tests.support.admitted_calls import CHAT, CONCURRENCY, AdmissionSite, model_version, tenant
+from topics.records.records import ItemOutcome, Outcomes
+
+BODY = b'{"model":"large","messages":[],"max_tokens":2000,"temperature":0}'
+DEGRADED = b"output_tokens=100"
+THRESHOLD_S = 5.0
+ME = tenant(degraded_output_tokens_max=100)
+
+
+class Site:
+    """The parts of an API process that admission uses."""
+
+    def __init__(self) -> None:
+        settings = OnlineSettings(degrade_wait_s=THRESHOLD_S)
+        self.load = AdmissionSite(settings)
+        self.cache = ResponseCache(self.load.clock, bytes_max=1 << 20)
+        self.cache.set_ttls({ME.tenant_id: 60})
+        limits = RateLimits(requests_per_minute=100, tokens_per_minute=1_000_000)
+        online: Any = SimpleNamespace(
+            admission=self.load.admission,
+            cache=self.cache,
+            caller_clock=CallerClock(self.load.clock),
+            caller_id="api-1",
+            calls=self.load.calls,
+            charges=TokenCharges(limits),
+            clock=self.load.clock,
+            models=self,
+            pools=self.load.pools,
+            reply_partition=0,
+            sender=SimpleNamespace(check_log_available=lambda _: None),
+            settings=settings,
+        )
+        self.pipeline = CallPipeline(online)
+
+    async def find(self, name: str, _endpoint: str, *, left_s: float) -> ModelVersion:
+        assert left_s > 0
+        return model_version(name, "p")
+
+    def admit(self, body: bytes = BODY) -> AdmittedCall:
+        exchange: Any = SimpleNamespace(
+            request_id=new_uuid(), endpoint=CHAT, headers={}, text=lambda _: None, arrived_s=0.0
+        )
+        received = ReceivedCall(exchange, ME, parse_call(CHAT, body))
+        headers: RawHeaders = []
+
+        async def admit() -> AdmittedCall:
+            async with AsyncExitStack() as cleanup:
+                return await self.pipeline._admit(received, headers, cleanup)
+
+        return asyncio.run(admit())
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def degraded_header(call: AdmittedCall) -> bytes | None:
+    return dict(call.headers).get(b"x-millrace-degraded")
+
+
+def test_a_call_below_the_threshold_is_cached_as_it_is(site: Site) -> None:
+    call = site.admit()
+    assert degraded_header(call) is None
+    assert call.cache_key is not None
+    assert call.planned.parsed.body == BODY
+
+
+def test_a_degraded_call_is_told_and_cached_for_nobody(site: Site) -> None:
+    site.load.open(tenant(), round(CONCURRENCY + (THRESHOLD_S + 1) * CONCURRENCY))
+    call = site.admit()
+    assert degraded_header(call) == DEGRADED
+    assert call.prepared.job is not None
+    assert call.prepared.job.degraded == DEGRADED.decode()
+    assert call.cache_key is None
+
+
+def test_a_cached_answer_is_given_whole_under_load(site: Site) -> None:
+    key = site.admit().cache_key
+    assert key is not None
+    site.cache.store(key, CompleteResponse(200, b"{}", []))
+    site.load.open(tenant(), round(CONCURRENCY + (THRESHOLD_S + 1) * CONCURRENCY))
+    call = site.admit()
+    assert call.prepared.answer is not None
+    assert degraded_header(call) is None
+
+
+@pytest.mark.parametrize("stream", [b"true", b"false"])
+def test_streams_are_degraded_like_whole_answers(site: Site, stream: bytes) -> None:
+    site.load.open(tenant(), round(CONCURRENCY + (THRESHOLD_S + 1) * CONCURRENCY))
+    call = site.admit(b'{"model":"large","messages":[],"stream":%b}' % stream)
+    assert degraded_header(call) == DEGRADED
+    assert b'"max_completion_tokens":100' in call.planned.parsed.body
+
+
+def test_the_bill_of_a_call_names_its_degradation(site: Site) -> None:
+    outcome = ItemOutcome(0, None, Outcome.SUCCEEDED, 200, b"")
+    (whole,) = bills_of(Outcomes(site.admit().planned.job, [outcome]))
+    site.load.open(tenant(), round(CONCURRENCY + (THRESHOLD_S + 1) * CONCURRENCY))
+    (capped,) = bills_of(Outcomes(site.admit().planned.job, [outcome]))
+    assert (whole.degraded, capped.degraded) == (None, DEGRADED.decode())
