@@ -17,6 +17,7 @@ from uuid import UUID
 
 from benchmarks.runs import Report, Row, Setup
 from core.clock import SystemClock
+from core.tenant_claims import PLAIN_CLAIM
 from jobs.expansion.deadline_planner import DeadlinePlanner, supplies
 from jobs.expansion.load_sums import JobLoad, LoadSums
 
@@ -40,7 +41,9 @@ def measure(setup: Setup) -> Report:
         windows = dict.fromkeys(sums, 100)
         for name, part in RATES.items():
             rate = part * count * ITEMS_MEAN / DAY_S
-            supply = supplies(windows, {"p": rate}, lambda _: 1, now_s=NOW_S, lag_s=6.0)
+            supply = supplies(
+                windows, {"p": rate}, lambda _tenant, _pool: PLAIN_CLAIM, now_s=NOW_S, lag_s=6.0
+            )
             planner = DeadlinePlanner(SystemClock(), turn_s=3.0)
             taken_s = []
             for _ in range(REPEATS):
