@@ -39,17 +39,19 @@ class LoadedPool:
 
     online: Online
     held: list[socket] = field(default_factory=list)
+    held_chunks: list[Chunk] = field(default_factory=list)
 
     def hold_calls(self) -> None:
         pool, before = self.online.pool, len(self.online.pool.chunks)
         pool.script = say_nothing
         self.held += [self.online.send() for _ in range(3)]
         pool.wait_for(lambda: len(pool.chunks) == before + 3)
+        self.held_chunks = pool.chunks[before:]
         self.online.wait_for_predicted_wait(2.0)
         pool.script = answer_in_a_second
 
     def end_held_calls(self) -> None:
-        for chunk in self.online.pool.chunks[-3:]:
+        for chunk in self.held_chunks:
             self.online.pool.reply(chunk, end=ReplyEnd(200, b"{}", execution_s=1.0))
         for held in self.held:
             assert held.recv(65_536)
@@ -73,6 +75,7 @@ def loaded(open_online: OpenOnline) -> Iterator[LoadedPool]:
     with online.site.engine.begin() as connection:
         change_tenant_limits(connection, online.site.tenant_id, limits)
     assert online.call().status_code == 200
+    online.wait_for_predicted_wait(0.0)  # not that of an earlier API in this process
     loaded = LoadedPool(online)
     yield loaded
     for held in loaded.held:

@@ -45,6 +45,7 @@ def full(open_online: OpenOnline) -> Iterator[FullPool]:
     online.pool.concurrency = 1
     online.pool.script = answer_in_a_second
     assert online.call().status_code == 200
+    online.wait_for_predicted_wait(0.0)  # not that of an earlier API in this process
     full = FullPool(online)
     yield full
     for connection in full.held:
