@@ -92,12 +92,12 @@ class _Turns:
         """
         if self._last is not None:
             tenant, chunk, item_count = self._last
-            is_first = tenant in queue.tenants and queue.tenants[tenant].first() is chunk
+            is_first = tenant in queue.tenants and queue.tenants[tenant].first().first() is chunk
             if is_first and chunk.item_count == item_count:
                 return tenant
         tenant = min(queue.tenants, key=lambda one: self._turns.get(one, -1))
         self._count += 1
         self._turns[tenant] = self._count
-        chunk = queue.tenants[tenant].first()
+        chunk = queue.tenants[tenant].first().first()
         self._last = tenant, chunk, chunk.item_count
         return tenant

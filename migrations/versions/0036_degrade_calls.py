@@ -6,7 +6,7 @@ from alembic import op
 from migrations.indexes import is_new
 
 revision = "0036"
-down_revision = "0034"
+down_revision = "0035"
 branch_labels = None
 depends_on = None
 

@@ -7,7 +7,7 @@ from sqlalchemy.dialects import postgresql
 from migrations.indexes import is_new
 
 revision = "0037"
-down_revision = "0034"
+down_revision = "0036"
 branch_labels = None
 depends_on = None
 

@@ -18,7 +18,7 @@ def report(batcher: str, *tenants: TenantService, job_class: str = "bulk") -> Se
 def tenant(
     key: UUID, served: float, waiting: int = 0, *, weight: int = 1, lead: float = 0.0
 ) -> TenantService:
-    return TenantService(key, served, waiting, weight, counter=5.0, lead=lead)
+    return TenantService(key, served, waiting, weight=weight, counter=5.0, lead=lead)
 
 
 def test_tokens_are_differences_times_the_weight_over_all_batchers() -> None:

@@ -81,7 +81,7 @@ def ahead() -> Queues:
     queues = queues_with((job_of(LIGHT), 100), (job_of(HEAVY), 100))
     pop(queues, 4)
     usage = UsageReport("r", "p", "bulk", [TenantUsage(HEAVY, 200.0)])
-    charge_corrections(queues, usage)
+    charge_corrections(queues, usage, batcher_id="b")
     return queues
 
 
@@ -133,7 +133,7 @@ def test_what_was_charged_before_may_be_refunded_after_and_no_more() -> None:
     for tenant in (HEAVY, LIGHT):
         add(queues, job_of(tenant), 100)
     refund = UsageReport("r", "p", "bulk", [TenantUsage(HEAVY, -1e9)])
-    charge_corrections(queues, refund)
+    charge_corrections(queues, refund, batcher_id="b")
     counters = queues.pools["p"].counters
     assert counters.counter(LIGHT) - counters.counter(HEAVY) == charged - 200
 
