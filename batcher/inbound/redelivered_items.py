@@ -14,6 +14,7 @@ from batcher.queueing.buffered_chunk import BufferedChunk
 from core.clock import Clock
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 from storage.postgres.items import items
+from topics.records.codec import index_ranges
 from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -31,29 +32,32 @@ _RETRY_S = 5.0
 _LATE_RETRY_S = 30.0
 """The same when chunks no longer wait."""
 
-_CHUNKS: Final = (
+_RANGES: Final = (
     sa.func.unnest(
+        sa.bindparam("numbers", type_=sa.ARRAY(sa.Integer)),
         sa.bindparam("job_ids", type_=sa.ARRAY(sa.Uuid)),
         sa.bindparam("days", type_=sa.ARRAY(sa.Integer)),
         sa.bindparam("first_indexes", type_=sa.ARRAY(sa.Integer)),
         sa.bindparam("last_indexes", type_=sa.ARRAY(sa.Integer)),
     )
     .table_valued(
+        sa.column("number", sa.Integer),
         sa.column("job_id", sa.Uuid),
         sa.column("job_day", sa.Integer),
         sa.column("first_index", sa.Integer),
         sa.column("last_index", sa.Integer),
-        with_ordinality="number",
     )
-    .render_derived(name="chunk")
+    .render_derived(name="span")
 )
+"""The ranges of consecutive indexes of each chunk. From its lowest to its highest index there may
+be all items of an ordered job (ADR 93)."""
 
-_FINISHED: Final = sa.select(_CHUNKS.c.number, items.c.item_index).join_from(
-    _CHUNKS,
+_FINISHED: Final = sa.select(_RANGES.c.number, items.c.item_index).join_from(
+    _RANGES,
     items,
-    (items.c.job_day == _CHUNKS.c.job_day)
-    & (items.c.job_id == _CHUNKS.c.job_id)
-    & items.c.item_index.between(_CHUNKS.c.first_index, _CHUNKS.c.last_index),
+    (items.c.job_day == _RANGES.c.job_day)
+    & (items.c.job_id == _RANGES.c.job_id)
+    & items.c.item_index.between(_RANGES.c.first_index, _RANGES.c.last_index),
 )
 
 FindFinishedItems = Callable[[Sequence[BufferedChunk]], list[set[int]] | None]
@@ -96,17 +100,18 @@ class FinishedItemLookup:
 
     def _query(self, chunks: Sequence[BufferedChunk]) -> list[set[int]]:
         finished: list[set[int]] = [set() for _ in chunks]
-        parameters = {
-            "job_ids": [chunk.job.job_id for chunk in chunks],
-            "days": [chunk.job.day for chunk in chunks],
-            "first_indexes": [chunk.items[0].index for chunk in chunks],
-            "last_indexes": [chunk.items[-1].index for chunk in chunks],
-        }
+        ranges = [
+            (number, chunk.job.job_id, chunk.job.day, *bounds)
+            for number, chunk in enumerate(chunks)
+            for bounds in index_ranges([item.index for item in chunk.items])
+        ]
+        names = ("numbers", "job_ids", "days", "first_indexes", "last_indexes")
+        parameters = dict(zip(names, map(list, zip(*ranges, strict=True)), strict=True))
         # The days again, as values: otherwise Postgres opens every partition.
         query = _FINISHED.where(items.c.job_day.in_({chunk.job.day for chunk in chunks}))
         with self._engine.connect() as connection:
             for number, index in connection.execute(query, parameters):
-                finished[number - 1].add(index)
+                finished[number].add(index)
         return finished
 
     def _record_failure(self, now_s: float) -> None:
