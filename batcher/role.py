@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,7 @@ from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
-from core.runtime.futures import run_in_daemon_thread
+from core.runtime.futures import completes_before_stop, run_in_daemon_thread
 from core.runtime.role_lifecycle import report_ready
 from core.runtime.supervised_tasks import SupervisedTasks
 from topics.clients.admin import TopicAdmin
@@ -64,9 +64,6 @@ from topics.tail_readers.job_controls import JobControlReader
 
 _START_THREAD = "batcher-start"
 _STOP_POLL_S = 0.1
-
-_CANCEL_S_MAX = 2.0
-"""Time that start-up work has to end once a stop has cancelled it."""
 
 
 class FaustStoppedError(MillraceError):
@@ -108,22 +105,6 @@ async def run_batcher(settings: BatcherSettings, deps: BatcherDeps, stop: thread
             await batcher.run(stop)
     finally:
         await batcher.shut_down()
-
-
-async def completes_before_stop(work: Awaitable[object], stop: threading.Event) -> bool:
-    """Return True once `work` completes, or cancel it when `stop` is set and return False.
-
-    Raises what `work` raises.
-    """
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        if stop.is_set():
-            task.cancel()
-            await asyncio.wait([task], timeout=_CANCEL_S_MAX)
-            return False
-        await asyncio.wait([task], timeout=_STOP_POLL_S)
-    task.result()
-    return True
 
 
 class Batcher:
@@ -203,15 +184,6 @@ class Batcher:
             deps.kafka, REQUESTS[settings.job_class], client_id=f"{identity.batcher_id}-deferred"
         )
         self._deferred_reads = DeferredReads(queues, self._record_handler, self._fetcher.fetch)
-        service = ServicePublisher(self._producer, identity)
-        self._read_leads = partial(
-            read_leads,
-            deps.kafka,
-            self._producer,
-            service,
-            job_class=settings.job_class,
-            client_id=identity.batcher_id,
-        )
         self._sender = BatchSender(
             self._producer,
             acks,
@@ -229,6 +201,27 @@ class Batcher:
             compute=self._compute,
             settle_if_obsolete=obsolete_items.settle_if_obsolete,
             clock=self._clock,
+        )
+        self._build_periodic(identity, deps, admin, acks, obsolete_items)
+
+    def _build_periodic(
+        self,
+        identity: BatcherIdentity,
+        deps: BatcherDeps,
+        admin: TopicAdmin,
+        acks: OrderedAcks,
+        obsolete_items: ObsoleteItems,
+    ) -> None:
+        """Build what runs beside the flow: reports, and the upkeep of queues."""
+        settings, queues = self._settings, self._queues
+        service = ServicePublisher(self._producer, identity)
+        self._read_leads = partial(
+            read_leads,
+            deps.kafka,
+            self._producer,
+            service,
+            job_class=settings.job_class,
+            client_id=identity.batcher_id,
         )
         self._periodic = PeriodicTasks(
             job_class=settings.job_class,

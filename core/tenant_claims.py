@@ -34,11 +34,12 @@ NORMAL_CLASS: Final = 1
 TRICKLE_SHARE: Final = 0.05
 """What each lower class with work gets of a pool while a higher class has work."""
 
-RESERVED_TOTAL_MAX: Final = 0.9
-"""Largest sum of the reserved shares of one pool: with the trickles of two classes it is all."""
+RESERVED_TOTAL_MAX: Final = 0.85
+"""Largest sum of the reserved shares of one pool. The trickles of two classes take 0.1, so 0.05 are
+left for tenants of the highest class without a reserved share."""
 
 RESERVED_MIN: Final = 0.001
-"""Smallest reserved share, so that one pool has 900 of them at most."""
+"""Smallest reserved share, so that one pool has 850 of them at most."""
 
 EVERY_POOL: Final = "*"
 """The name under which a share of every pool is reserved that has no share of its own."""
@@ -85,7 +86,8 @@ def effective_weights(claims: Mapping[K, TenantClaim]) -> dict[K, float]:
         fixed[key] = reserved[key]
         left -= reserved[key]
         weight_left -= weights[key]
-    unit = weight_left / left  # weight of the whole pool
+    # The weight of the whole pool; any number does if no tenant keeps its weight.
+    unit = weight_left / left if weight_left else float(sum(c.weight for c in claims.values()))
     return {key: fixed[key] * unit if key in fixed else float(weights[key]) for key in claims}
 
 

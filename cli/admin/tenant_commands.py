@@ -123,34 +123,42 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     data: DataOption = None,
 ) -> None:
     """Change a tenant. API processes and intake apply it within seconds."""
-    degraded = (degraded_output_tokens, degraded_model)
-    options = (zero_retention, call_timeout, weight, bulk_hours, infeasible_jobs, *degraded)
-    if (*options, reserved_shares, priority_class) == (None,) * 9:
+    given: dict[str, Any] = {
+        "zero_retention": zero_retention,
+        "call_timeout_ms": call_timeout,
+        "weight": weight,
+        "reserved_shares": reserved_shares,
+        "priority_class": priority_class,
+        "bulk_hours": bulk_hours,
+        "infeasible_jobs": infeasible_jobs,
+        "degraded_output_tokens_max": degraded_output_tokens,
+        "degraded_model": degraded_model,
+    }
+    changes = {field: _field_value(field, one) for field, one in given.items() if one is not None}
+    if not changes:
         raise typer.BadParameter("give at least one option")
-    timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
-    changes: dict[str, object] = {}
-    if zero_retention is not None:
-        changes["zero_retention"] = zero_retention
-    if call_timeout is not None:
-        changes["call_timeout_ms"] = None if timeout_s is None else timeout_s * 1000
-    if weight is not None:
-        changes["weight"] = weight
-    if reserved_shares is not None:
-        changes["reserved_shares"] = _parsed_shares(reserved_shares)
-    if priority_class is not None:
-        changes["priority_class"] = priority_class.value
-    if bulk_hours is not None:
-        changes["bulk_hours"] = None if bulk_hours == "off" else bulk_hours
-    if infeasible_jobs is not None:
-        changes["infeasible_jobs"] = infeasible_jobs.value
-    if degraded_output_tokens is not None:
-        changes["degraded_output_tokens_max"] = _tokens_or_off(degraded_output_tokens)
-    if degraded_model is not None:
-        changes["degraded_model"] = None if degraded_model == "off" else degraded_model
     with administration(data) as installation:
         installation.change_tenant(name, changes)
     for field, value in changes.items():
         typer.echo(f"{name} {_change_text(field, value)}")
+
+
+def _field_value(field: str, given: Any) -> object:
+    """Return the value of a tenant's field for what was given as an option."""
+    match field:
+        case "call_timeout_ms":
+            seconds = _seconds_or_off(given)
+            return None if seconds is None else seconds * 1000
+        case "reserved_shares":
+            return _parsed_shares(given)
+        case "degraded_output_tokens_max":
+            return _tokens_or_off(given)
+        case "bulk_hours" | "degraded_model":
+            return None if given == "off" else given
+        case "priority_class" | "infeasible_jobs":
+            return given.value
+        case _:
+            return given
 
 
 def _change_text(field: str, value: Any) -> str:

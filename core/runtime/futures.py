@@ -1,12 +1,18 @@
-"""Resolves asyncio futures whose waiter may be gone, and runs blocking calls in daemon threads."""
+"""Resolves futures whose waiter may be gone; runs blocking calls in daemon threads, and work that a
+stop may cancel.
+"""
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+_STOP_POLL_S: Final = 0.1
+_CANCEL_S_MAX: Final = 2.0
+"""Time that work has to end once a stop has cancelled it."""
 
 
 def resolve_future(
@@ -45,3 +51,19 @@ def run_in_daemon_thread(call: Callable[[], T], *, name: str) -> asyncio.Future[
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return done
+
+
+async def completes_before_stop(work: Awaitable[object], stop: threading.Event) -> bool:
+    """Return True once `work` completes, or cancel it when `stop` is set and return False.
+
+    Raises what `work` raises.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        if stop.is_set():
+            task.cancel()
+            await asyncio.wait([task], timeout=_CANCEL_S_MAX)
+            return False
+        await asyncio.wait([task], timeout=_STOP_POLL_S)
+    task.result()
+    return True

@@ -90,8 +90,12 @@ def _within_bytes(
 
 
 def _throughput_items(capacity: PoolCapacity, limits: WindowLimits) -> int:
+    """Return what a pool executes in the window, four times its concurrency at least.
+
+    Replicas hold up to twice their concurrency; of the rest batchers choose the next tenant.
+    """
     items = min(limits.window_s * capacity.items_per_s, limits.window_items_max)
-    return min(max(int(items), 2 * capacity.concurrency, 1), limits.window_items_max)
+    return min(max(int(items), 4 * capacity.concurrency, 1), limits.window_items_max)
 
 
 def tenant_windows(

@@ -314,8 +314,8 @@ def test_the_budget_of_a_pool_follows_its_rate_and_the_batchers() -> None:
         return pool_budgets([tenant_job(1, 5)], alive, LIMITS, batchers)["p"]
 
     assert budget(PoolCapacity(150.0, 8)) == 450
-    assert budget(PoolCapacity(0.1, 8)) == 16
-    assert budget(PoolCapacity(0.0, 256)) == 512
+    assert budget(PoolCapacity(0.1, 8)) == 32
+    assert budget(PoolCapacity(0.0, 256)) == 1024
     assert budget(PoolCapacity(1e9, 8)) == 20_000
     assert budget(PoolCapacity(float("inf"), 8), batchers=3) == 60_000
     assert budget(None) == CHUNK_ITEMS_MAX

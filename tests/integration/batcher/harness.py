@@ -397,5 +397,4 @@ class Bench:
 
 def memory_bytes(batcher: BatcherProcess) -> int:
     """Return the resident memory of the process."""
-    rss: int = psutil.Process(batcher.process.pid).memory_info().rss
-    return rss
+    return int(psutil.Process(batcher.process.pid).memory_info().rss)

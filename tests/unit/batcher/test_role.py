@@ -19,11 +19,11 @@ from batcher.inbound.record_handler import RecordHandler
 from batcher.periodic import PeriodicTasks
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.queues import Queues
-from batcher.role import BatcherDeps, completes_before_stop, run_batcher
+from batcher.role import BatcherDeps, run_batcher
 from batcher.settings import BatcherSettings
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
-from core.runtime.futures import run_in_daemon_thread
+from core.runtime.futures import completes_before_stop, run_in_daemon_thread
 from tests.unit.batcher.builders import JobStates, items_of, job_ref
 from topics.clients.producer import OnDelivery
 from topics.errors import KafkaUnavailableError

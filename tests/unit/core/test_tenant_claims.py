@@ -17,7 +17,7 @@ CLAIMS = st.dictionaries(
     st.builds(
         TenantClaim,
         st.integers(1, 1000),
-        st.sampled_from([0.0, 0.0, 0.001, 0.1, 0.3, 0.9]),
+        st.sampled_from([0.0, 0.0, 0.001, 0.1, 0.3, RESERVED_TOTAL_MAX]),
         st.integers(0, 2),
     ),
     min_size=1,
@@ -55,6 +55,16 @@ def test_what_is_not_reserved_goes_to_the_highest_class_by_weight(
     for key, claim in claims.items():
         if claim.tenant_class == top and not claim.reserved:
             assert weights[key] == claim.weight
+
+
+def test_reserved_shares_and_trickles_leave_a_part_to_others() -> None:
+    claims = {
+        1: TenantClaim(reserved=RESERVED_TOTAL_MAX, tenant_class=0),
+        2: TenantClaim(tenant_class=0),
+        3: TenantClaim(tenant_class=1),
+        4: TenantClaim(tenant_class=2),
+    }
+    assert parts(claims)[2] == pytest.approx(1 - RESERVED_TOTAL_MAX - 2 * TRICKLE_SHARE)
 
 
 def test_a_reserved_share_below_the_part_by_weight_changes_nothing() -> None:
