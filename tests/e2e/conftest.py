@@ -1,4 +1,4 @@
-"""One stack with the simulated engine for all end-to-end tests of a session."""
+"""One stack with the simulated engine for all end-to-end tests that need no stack of their own."""
 
 import json
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.support.distribution import SHARED_STACK
 from tests.support.stacks import Stack, running_stack
 
 FAILING_TEXT = "poison"
@@ -22,17 +23,38 @@ _ENV = {
     "MILLRACE_WRITER_RETRY_BACKOFF_S": "0.2",
 }
 
+_CLEANUP = pytest.StashKey[ExitStack]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the shared stack after its last test: an idle stack takes a quarter of a core."""
+    if nextitem is None or nextitem.path.stem not in SHARED_STACK:
+        item.session.stash.get(_CLEANUP, ExitStack()).close()
+
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running stack whose items take 20 ms, 64 at once, so that jobs last for a while."""
+def shared_stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    """A running stack whose items take 20 ms, 64 at once, so that jobs last for a while.
+
+    It stops after the last test of the files of `SHARED_STACK`.
+    """
     with ExitStack() as cleanup:
+        request.session.stash[_CLEANUP] = cleanup
         with pytest.MonkeyPatch.context() as patch:  # for the start alone
             for name, value in _ENV.items():
                 patch.setenv(name, value)
             running = running_stack(tmp_path_factory.mktemp("stack"), *_OPTIONS)
             stack = cleanup.enter_context(running)
         yield stack
+
+
+@pytest.fixture(scope="session")
+def stack(shared_stack: Stack) -> Stack:
+    """The shared stack; a file may have a stack of its own instead."""
+    return shared_stack
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Goal: commands show, interrupt and cancel calls that last; a call ends with its client.
 
 A command prints the answer on stdout, messages on stderr, and has an exit code. A client that
-disconnects frees its slot at once and leaks nothing.
+disconnects frees its slot at once and leaks nothing. The stack of these tests is the second one of
+its machine: the last test kills it.
 """
 
 import json
@@ -19,14 +20,17 @@ import httpx
 import psutil
 import pytest
 import sqlalchemy as sa
+from openai import NotFoundError
 from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
+from cli.stack.processes.supervisor import STOP_S_MAX
 from core.outcomes import Outcome
 from results.tables import billed_calls
 from tests.e2e.observed_streams import ENDPOINT, replica_metric
 from tests.e2e.test_cli_batch import COMMAND_S_MAX, shell
+from tests.support.job_checks import assert_conserved, ended, submit, watch
 from tests.support.stacks import Stack, await_true, running_stack
 from tests.support.until import until
 
@@ -38,6 +42,7 @@ TOKENS_MAX = 4096
 FREED_S_MAX = 30.0
 """Below the duration of these calls. It is no measure of the latency, which the test records."""
 
+OPTIONS = ("--simulated-latency-ms", "1000", "--simulated-token-ms", "20")
 ROUNDS = 3
 HANGS = "never"
 FAULTS = [{"contains": HANGS, "fault": "hang"}]
@@ -48,10 +53,9 @@ GROWTH_BYTES_MAX = 24 * 1024 * 1024
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack whose calls last: a second to the first token and 20 ms for each; or hang."""
-    options = ("--simulated-latency-ms", "1000", "--simulated-token-ms", "20")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILLRACE_ENGINE_SIMULATED_FAULTS", json.dumps(FAULTS))
-        with running_stack(tmp_path_factory.mktemp("long"), *options) as running:
+        with running_stack(tmp_path_factory.mktemp("long"), *OPTIONS) as running:
             yield running
 
 
@@ -243,3 +247,22 @@ def open_calls(stack: Stack) -> float:
     text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
     (line,) = [line for line in text.splitlines() if line.startswith("millrace_online_calls_open ")]
     return float(line.split()[1])
+
+
+def test_a_second_stack_is_independent_survives_sigkill_and_stops_quickly(
+    stack: Stack, shared_stack: Stack
+) -> None:
+    """The last test of this file, because it kills the stack of the others."""
+    count = 300  # five times the items that run at once
+    assert stack.url != shared_stack.url
+    job = submit(stack.client, stack.model, count)
+    with pytest.raises(NotFoundError):
+        shared_stack.client.batches.retrieve(job.id)
+    watch(stack.client, job.id, lambda j: bool(j.request_counts and j.request_counts.completed))
+    stack.kill_everything()
+    with running_stack(stack.data, *OPTIONS) as restarted:
+        assert restarted.key == stack.key
+        done = watch(restarted.client, job.id, ended)
+        assert done.status == "completed"
+        assert_conserved(restarted.client, done, count)
+        assert restarted.stop() < STOP_S_MAX + 5

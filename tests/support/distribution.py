@@ -14,13 +14,13 @@ SHARED_STACK = frozenset(
     f"test_{name}"
     for name in (
         *("bulk_job", "cli_batch", "dead_letters", "durable_call", "identical_items"),
-        *("kill_each_role", "readiness", "views", "webhooks", "zero_retention"),
+        *("kill_each_role", "long_calls", "readiness", "views", "webhooks", "zero_retention"),
     )
 )
-"""The end-to-end files that use the session's stack.
+"""The end-to-end files that use the shared stack.
 
 One worker runs all of them after the longest files: a second stack takes as much CPU as a minute of
-tests to start, and a quarter of a core from then on.
+tests to start, and a quarter of a core from then on. The stack stops after the last of them.
 """
 
 
