@@ -143,7 +143,7 @@ def test_exactly_the_lost_of_the_emitted_items_are_re_emitted(site: Site) -> Non
     lost = {item.index for item in before} - set(done)
     assert emitter.re_emit_job(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == len(lost)
     again = [chunk for chunk in site.chunks() if chunk.position is None]
-    assert [len(chunk.items) for chunk in again] == [100, len(lost) - 100]
+    assert sorted(len(chunk.items) for chunk in again) == [len(lost) - 100, 100]
     groups = {item.index: item.prefix_group for item in before}
     found = {item.index: item.prefix_group for chunk in again for item in chunk.items}
     assert found == {index: groups[index] for index in lost}
@@ -287,10 +287,16 @@ def test_the_order_of_a_cancelled_or_unknown_job_goes(site: Site) -> None:
     job_id = site.job(shuffled_lines("x"))
     keys = site.order_objects(job_id)
     other = f"{order_prefix(UUID(int=5))}0-1/lines"
-    for state, removable in (("in_progress", {other}), ("cancelled", {*keys, other})):
-        execute(site.engine, sa.update(jobs).values(state=state))
+    for state, removable in (
+        ("in_progress", {other}),
+        ("cancelling", {other}),
+        ("cancelled", {*keys, other}),
+    ):
+        if state != "in_progress":
+            values = {"state": state, "close_reason": "cancelled"}
+            execute(site.engine, sa.update(jobs).where(jobs.c.id == job_id).values(values))
         with site.engine.begin() as connection:
-            assert orders_without_open_job(connection, [*keys, other]) == removable
+            assert orders_without_open_job(connection, [*keys, other]) == removable, state
 
 
 def test_a_missing_order_fails_only_its_job(site: Site) -> None:

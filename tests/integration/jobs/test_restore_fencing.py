@@ -60,7 +60,8 @@ def test_jobs_with_an_unvalidated_file_are_counted(engine: sa.Engine) -> None:
 def runbook_query() -> str:
     """Return the query in the runbook of a restore."""
     text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
-    (query,) = re.findall(r"`(SELECT count\(\*\) FROM jobs .*?)`", text, re.DOTALL)
+    queries = re.findall(r"`(SELECT count\(\*\) FROM jobs .*?)`", text, re.DOTALL)
+    (query,) = (query for query in queries if "job_inputs" in query)
     return " ".join(query.split())
 
 
