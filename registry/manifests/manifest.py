@@ -11,23 +11,30 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any, Final
+from unicodedata import is_normalized
 
 import msgspec
 
 from core.errors import Disposition, MillraceError
+from registry.engine_options.engine_options import NUMBER_MAX, check_options
 
 FILES_MAX: Final = 10_000
 MANIFEST_BYTES_MAX: Final = 8 * 1024 * 1024
 PATH_CHARS_MAX: Final = 512
+BYTES_MAX: Final = 2**50
+"""Bytes of one file: a thousand times the largest weights of today."""
+
 OPTIONS_MAX: Final = 300
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_PICKLES: Final = frozenset(
-    {".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth", ".npy", ".npz"}
+_DATA: Final = frozenset(
+    {".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja", ".tiktoken", ".vocab"}
 )
-"""Endings of files that loaders may read with `pickle`, which runs code that the file names."""
+"""Endings of files that hold data and no code. Files of other formats may hold a pickle, which runs
+code when it is read (such as `.bin`, `.pt`, `.npy`), or be code."""
 
-_CODE: Final = frozenset({".py", ".pyc", ".pyd", ".so", ".dll", ".dylib", ".sh"})
+_CODE: Final = frozenset({".py"})
+_DATA_NAMES: Final = frozenset({"LICENSE", "NOTICE", "README"})
 
 
 class InvalidManifestError(MillraceError):
@@ -70,7 +77,10 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the canonical bytes of a manifest. Raises InvalidManifestError."""
     check_manifest(manifest)
-    return _ENCODER.encode({"schema": manifest.schema} | msgspec.to_builtins(manifest))
+    try:
+        return _ENCODER.encode({"schema": manifest.schema} | msgspec.to_builtins(manifest))
+    except (UnicodeEncodeError, TypeError, RecursionError) as failure:
+        raise InvalidManifestError(f"The manifest cannot be encoded: {failure}.") from None
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -92,7 +102,7 @@ def version_of(data: bytes) -> str:
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Raise InvalidManifestError unless the manifest may describe a model."""
+    """Raise InvalidManifestError or InvalidOptionError unless it may describe a model."""
     if manifest.schema != 1:
         raise InvalidManifestError(f"Manifest schema {manifest.schema} is not known; give 1.")
     if not manifest.files:
@@ -101,18 +111,17 @@ def check_manifest(manifest: Manifest) -> None:
         raise InvalidManifestError(f"The model has more than {FILES_MAX} files.")
     if manifest.base is not None and not _DIGEST.fullmatch(manifest.base):
         raise InvalidManifestError("`base` is not a version of 64 hex digits.")
-    for name, options in (
-        ("engine_options", manifest.engine_options),
-        ("sampling", manifest.sampling),
-    ):
-        if len(options) > OPTIONS_MAX:
-            raise InvalidManifestError(f"`{name}` has more than {OPTIONS_MAX} entries.")
+    check_options(manifest.engine_options)
+    if len(manifest.sampling) > OPTIONS_MAX or not all(map(_is_plain, manifest.sampling.values())):
+        raise InvalidManifestError(
+            f"`sampling` must have at most {OPTIONS_MAX} texts, finite numbers or lists of them."
+        )
     paths = [file.path for file in manifest.files]
     if paths != sorted(paths):
         raise InvalidManifestError("The files are not sorted by path.")
     check_paths(paths, allows_code=manifest.allows_code)
     for file in manifest.files:
-        if file.size < 0 or not _DIGEST.fullmatch(file.sha256):
+        if not 0 <= file.size < BYTES_MAX or not _DIGEST.fullmatch(file.sha256):
             raise InvalidManifestError(f"The size or digest of {file.path} is not valid.")
 
 
@@ -136,19 +145,29 @@ def path_refusal(path: str, *, allows_code: bool) -> str | None:
     """Return why a path may not be part of a model, or None if it may."""
     if not path or len(path) > PATH_CHARS_MAX:
         return f"its path has no or more than {PATH_CHARS_MAX} characters"
-    if not path.isprintable() or "\\" in path:
-        return "its path has a control character or a backslash"
+    if not path.isprintable() or "\\" in path or not is_normalized("NFC", path):
+        return "its path has a control character, a backslash or a decomposed letter"
     parts = path.split("/")
     if path.startswith("/") or any(part in {"", ".", ".."} for part in parts):
         return "its path leaves the folder, or is not in its shortest form"
     if any(part.startswith(".") for part in parts):
         return "it is hidden"
     ending = PurePosixPath(path).suffix.lower()
-    if ending in _PICKLES:
-        return f"`{ending}` may hold a pickle, which runs code; use safetensors"
-    if ending in _CODE and not allows_code:
-        return "it is code, which an operator has to allow"
+    if ending in _CODE:
+        return None if allows_code else "it is code, which an operator has to allow"
+    if ending not in _DATA and parts[-1] not in _DATA_NAMES:
+        return "only safetensors, JSON, text and tokenizer files may be"
     return None
+
+
+def _is_plain(value: Any) -> bool:
+    values = value if isinstance(value, list | tuple) else [value]
+    return len(values) <= OPTIONS_MAX and all(
+        abs(one) <= NUMBER_MAX
+        if isinstance(one, int | float)
+        else one is None or isinstance(one, str)
+        for one in values
+    )
 
 
 def changed_fields(old: Manifest, new: Manifest) -> Mapping[str, tuple[Any, Any]]:

@@ -3,8 +3,8 @@
     Sigstore bundle 0.3 ─► DSSE envelope ─► in-toto statement 1 ─► digest of each file
 
 Other tools verify these signatures, and signatures of other tools verify here. Stricter than they:
-a statement must list every file of the model, and what it exempts (`ignore_paths`, links) counts
-for nothing.
+a statement must list every file of the model and no hidden one, and what it exempts
+(`ignore_paths`, links) counts for nothing.
 
 Sources: OpenSSF Model Signing 1.0 (https://github.com/ossf/model-signing-spec), DSSE 1.0.2
 (https://github.com/secure-systems-lab/dsse), in-toto Statement 1, Sigstore bundle format.

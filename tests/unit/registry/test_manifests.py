@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from registry.engine_options.engine_options import InvalidOptionError
 from registry.manifests import manifest as manifests
 from registry.manifests.manifest import (
     InvalidManifestError,
@@ -23,10 +24,20 @@ from registry.manifests.manifest import (
 from registry.manifests.model_folder import hash_file, scan_folder
 
 DIGEST = "ab" * 32
-OPTIONS = st.dictionaries(
+SAMPLING = st.dictionaries(
     st.text("abcdef_", min_size=1),
     st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(0, 1), st.text()),
     max_size=5,
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "tensor_parallel_size": st.integers(1, 8),
+        "enable_prefix_caching": st.none() | st.booleans(),
+        "dtype": st.sampled_from(["auto", "bfloat16"]),
+        "cpu_offload_gb": st.floats(0, 64),
+        "cudagraph_capture_sizes": st.lists(st.integers(1, 512), max_size=4),
+    },
 )
 PATHS = st.lists(
     st.text("abcdef", min_size=1).map(lambda name: f"{name}.json"), min_size=1, unique=True
@@ -37,7 +48,7 @@ def file(path: str = "config.json", size: int = 1, digest: str = DIGEST) -> Mani
     return ManifestFile(path, size, digest)
 
 
-@given(PATHS, OPTIONS, OPTIONS)
+@given(PATHS, OPTIONS, SAMPLING)
 def test_a_manifest_is_read_back_from_its_bytes(
     paths: list[str], options: dict[str, Any], sampling: dict[str, Any]
 ) -> None:
@@ -54,7 +65,9 @@ def test_a_manifest_is_read_back_from_its_bytes(
 
 
 def test_the_order_of_options_does_not_change_the_version() -> None:
-    one, other = ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1})
+    speculation = {"method": "ngram", "num_speculative_tokens": 2}
+    one = {"dtype": "auto", "speculative_config": speculation}
+    other = {"speculative_config": dict(reversed(speculation.items())), "dtype": "auto"}
     versions = {
         version_of(encode_manifest(Manifest((file(),), engine_options=options)))
         for options in (one, other)
@@ -104,11 +117,11 @@ def test_bytes_that_are_no_canonical_manifest_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "files",
     [
-        (file("b"), file("a")),
-        (file("a"), file("a")),
-        (file("A"), file("a")),
-        (file("a"), file("a/b")),
-        tuple(file(f"{number:05}") for number in range(manifests.FILES_MAX + 1)),
+        (file("b.txt"), file("a.txt")),
+        (file("a.txt"), file("a.txt")),
+        (file("A.txt"), file("a.txt")),
+        (file("a.txt"), file("a.txt/b.txt")),
+        tuple(file(f"{number:05}.txt") for number in range(manifests.FILES_MAX + 1)),
     ],
     ids=["unsorted", "twice", "differ in case", "file and folder", "too many"],
 )
@@ -134,6 +147,12 @@ def test_files_that_no_folder_can_hold_are_refused(files: tuple[ManifestFile, ..
         "model.bin",
         "Model.PT",
         "a/data.pkl",
+        "x.so.1",
+        "x.pth.tar",
+        "a.pkl.gz",
+        "x.keras",
+        "weights",
+        "cafe\u0301.json",
         "modeling.py",
     ],
 )
@@ -184,6 +203,23 @@ def test_a_file_that_becomes_a_link_or_pipe_while_it_is_read_is_refused(tmp_path
     for path in ("sub/link", "other/pipe", "sub"):
         with pytest.raises((OSError, InvalidManifestError)):
             hash_file(tmp_path, path)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        Manifest((file(),), engine_options={"trust_remote_code": True}),
+        Manifest((file(),), engine_options={"unknown": 1}),
+        Manifest((file(size=10**30),)),
+        Manifest((file(),), source="\ud800"),
+        Manifest((file(),), sampling={"temperature": float("inf")}),
+        Manifest((file(),), sampling={"temperature": {"a": 1}}),
+        Manifest((file(),), sampling={f"{number}": 1 for number in range(1000)}),
+    ],
+)
+def test_a_manifest_that_no_engine_may_run_is_refused(manifest: Manifest) -> None:
+    with pytest.raises((InvalidManifestError, InvalidOptionError)):
+        encode_manifest(manifest)
 
 
 def test_unknown_fields_of_a_file_are_refused() -> None:

@@ -203,3 +203,14 @@ def test_other_keys_are_refused(pem: bytes) -> None:
     if pem != KEY.public.pem:
         with pytest.raises(InvalidKeyError):
             PublicKey.from_pem(pem)
+
+
+def test_a_bundle_of_the_package_model_signing_verifies(tmp_path: Path) -> None:
+    """Made by `model_signing sign key` of model-signing 1.1.1."""
+    made = Path(__file__).parent / "foreign_bundle"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "sub" / "model.safetensors").write_text("weights")
+    key = PublicKey.from_pem((made / "key.pem").read_bytes())
+    signed_digests = verify_bundle((made / "bundle.json").read_bytes(), {key.key_id: key})
+    require_same_files(signed_digests, scan_folder(tmp_path))
