@@ -20,7 +20,11 @@ COLUMNS = {
 
 
 def upgrade() -> None:
-    """Apply. Columns that may be NULL rewrite no row."""
+    """Apply. Columns that may be NULL rewrite no row.
+
+    Each table is changed in a transaction of its own: writers lock several of them in one, in
+    another order, and would deadlock with a revision that holds two.
+    """
     if is_new("tenants", "degraded_output_tokens_max"):
         op.add_column(
             "tenants",
@@ -45,7 +49,8 @@ def upgrade() -> None:
         )
     for table, comment in COLUMNS.items():
         if is_new(table, "degraded"):
-            op.add_column(table, sa.Column("degraded", sa.Text(), comment=comment))
+            with op.get_context().autocommit_block():
+                op.add_column(table, sa.Column("degraded", sa.Text(), comment=comment))
 
 
 def downgrade() -> None:
