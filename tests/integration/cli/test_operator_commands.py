@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
+from core.tenant_claims import RESERVED_TOTAL_MAX
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate
@@ -119,21 +120,23 @@ def test_reserved_shares_and_the_class_of_a_tenant_are_set() -> None:
     assert listed_tenant("priority_class") == "high"
 
 
-def test_reserved_shares_of_a_pool_add_up_to_nine_tenths() -> None:
+def test_reserved_shares_of_a_pool_add_up_to_their_limit() -> None:
     def reserve(tenant: str, shares: str) -> Result:
         return millrace("tenants", "update", tenant, "--reserved-shares", shares)
 
     for name in ("acme", "other"):
         millrace("tenants", "create", name)
+    left = RESERVED_TOTAL_MAX - 0.5
     assert not reserve("acme", "large=0.5,*=0.1").exit_code
-    refused = reserve("other", "large=0.41")
+    refused = reserve("other", f"large={left + 0.01:.2f}")
     assert refused.exit_code == ExitCode.USAGE
     assert "acme 0.5" in refused.stderr
     assert "pool large" in refused.stderr
-    assert reserve("other", "*=0.41").exit_code  # acme has half of large
-    assert not reserve("other", "large=0.4,*=0.8").exit_code
+    assert reserve("other", f"*={left + 0.01:.2f}").exit_code  # acme has half of large
+    others = RESERVED_TOTAL_MAX - 0.1
+    assert not reserve("other", f"large={left:.2f},*={others:.2f}").exit_code
     assert not reserve("acme", "off").exit_code
-    assert not reserve("other", "*=0.85").exit_code
+    assert not reserve("other", f"*={RESERVED_TOTAL_MAX}").exit_code
 
 
 def test_bulk_hours_of_a_tenant_are_set() -> None:
