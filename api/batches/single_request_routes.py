@@ -80,6 +80,7 @@ async def _job_object(row: sa.Row[Any], services: Services) -> dict[str, object]
         "endpoint": row.endpoint,
         "model": row.model,
         "model_version": row.model_version,
+        "degraded": row.degraded,
         **{name: seconds(getattr(row, name)) for name in _TIMESTAMPS},
         "response": await _response(row, services),
         "error": _error(row),

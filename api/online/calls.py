@@ -64,7 +64,7 @@ class ParsedCall:
     queue_timeout_s: float | None  # requested in the body
     background: bool
     requested: RequestedTokens
-    client_body: bytes = b""  # of a degraded call: the body before
+    client_body: bytes = b""  # of a degraded call that is not prepared: the body before
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class PlannedCall:
     timeout_s: float
     queue_timeout_s: float | None  # None: the call may wait until its deadline
     planned_s: float  # monotonic; the call's timeouts count from here
+    degraded_by: tuple[str, ...] = ()  # `model`, `output_tokens`: what was changed for load
 
     def left_s(self, wait_s: float, *, now_s: float) -> float:
         """Return the rest of a timeout of this call; 0 when it has passed."""

@@ -127,17 +127,21 @@ class CallPipeline:
         else:
             if cache_key is not None:
                 headers.append(MISS)
-            planned = await self._degrade(planned, charge)
-            if planned.job.degraded:
-                cache_key = None  # it answers another request than the client's
-            described = _call_headers(planned)
-            headers += described
+            headers += _call_headers(planned)  # of a refusal, too
+            requested_version = _version_header(planned)
+            planned = await self._degrade(planned, charge, exchange)
             prepared = await self._prepare(planned, exchange)
+            planned.parsed.client_body = b""
             headers += prepared.headers
             if prepared.job is None:  # a replay, with the version that answered then
                 self._refund(charge, headers)
-                for header in set(described) - {_durable_header(planned)}:
-                    headers.remove(header)
+                headers.remove(requested_version)
+            elif planned.degraded_by:
+                cache_key = None  # it answers another request than the client's
+                headers.remove(requested_version)
+                headers += _degraded_headers(planned)
+                for kind in planned.degraded_by:
+                    metrics.DEGRADED.labels(kind).inc()
             if prepared.recording is not None:
                 exchange = replace(exchange, recording=prepared.recording)
                 cleanup.push_async_callback(prepared.recording.close)
@@ -250,7 +254,9 @@ class CallPipeline:
             raise refused
         return PreparedCall(planned.job)
 
-    async def _degrade(self, planned: PlannedCall, charge: Charge) -> PlannedCall:
+    async def _degrade(
+        self, planned: PlannedCall, charge: Charge, exchange: Exchange
+    ) -> PlannedCall:
         """Return the call as it is admitted: of a tenant that allows it, degraded under load."""
         online = self._online
         if not planned.principal.is_degradable:
@@ -258,7 +264,8 @@ class CallPipeline:
         deps = DegradationDeps(
             online.admission, online.models, online.charges, online.settings.degrade_wait_s
         )
-        return await degrade_call(deps, planned, charge, now_s=online.clock.monotonic_s())
+        now_s = online.clock.monotonic_s()
+        return await degrade_call(deps, planned, charge, exchange, now_s=now_s)
 
     def _check_load(self, planned: PlannedCall) -> None:
         """Raise ApiError (429 or 503) when the call is not admitted."""
@@ -333,15 +340,14 @@ class CallPipeline:
 
 
 def _call_headers(planned: PlannedCall) -> RawHeaders:
-    """Return the headers that describe a call: its version, durability and degradation."""
-    headers = [_version_header(planned), _durable_header(planned)]
-    if planned.job.degraded:
-        headers.append((DEGRADED_HEADER, planned.job.degraded.encode()))
-    return headers
+    """Return the headers that describe a call: its version and durability."""
+    durable = b"true" if planned.is_durable else b"false"
+    return [_version_header(planned), (b"x-millrace-durable", durable)]
 
 
-def _durable_header(planned: PlannedCall) -> tuple[bytes, bytes]:
-    return b"x-millrace-durable", b"true" if planned.is_durable else b"false"
+def _degraded_headers(planned: PlannedCall) -> RawHeaders:
+    """Return the headers of a degraded call: the version that answers, and what was changed."""
+    return [_version_header(planned), (DEGRADED_HEADER, planned.job.degraded.encode())]
 
 
 def _version_header(planned: PlannedCall) -> tuple[bytes, bytes]:

@@ -27,6 +27,9 @@ KEY_CHARS_MAX: Final = 255
 MODEL_VERSION: Final = "x-millrace-model-version"
 """The response header that names the model version, also of a replayed answer."""
 
+DEGRADED: Final = "x-millrace-degraded"
+"""The response header that names what was changed of a call because of load, also of a replay."""
+
 _keys: Final = idempotency_keys.c
 _PRIMARY: Final = [_keys.tenant_id, _keys.scope, _keys.key]
 _JSON: Final = (("content-type", "application/json"),)
@@ -78,6 +81,12 @@ class StoredAnswer:
 def version_header(model: str, version: str) -> tuple[str, str]:
     """Return the header that names the model version."""
     return MODEL_VERSION, f"{model}@{version}"
+
+
+def replayed_headers(model: str, version: str, degraded: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the headers that describe a call in each replay of its answer."""
+    named = version_header(model, version)
+    return (named, (DEGRADED, degraded)) if degraded else (named,)
 
 
 def answer_once(
@@ -206,7 +215,7 @@ def _answer_of_row(connection: sa.Connection, row: sa.Row[Any]) -> tuple[StoredA
     except RequestNotFoundError:  # removed before its key expired
         return None, False
     if is_answered_well(job):
-        headers = (*_JSON, version_header(job.model, job.model_version))
+        headers = (*_JSON, *replayed_headers(job.model, job.model_version, job.degraded))
         return StoredAnswer(job.status_code, job.body or b"", headers, job.body_key), False
     is_open = job.outcome is None and JobState(job.state) not in TERMINAL_STATES
     return None, is_open and job.close_reason is None and not job.is_past

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ from api.online.admit.call_admission import CallAdmission
 from api.online.admit.pool_demand import PoolDemand
 from api.online.await_reply.open_calls import OpenCall, OpenCalls
 from api.online.calls import ParsedCall, PlannedCall
+from api.online.exchange import Exchange
+from api.online.memory_limits import BodyReservation, body_memory_limit
 from api.online.settings import OnlineSettings
 from core.bodies.token_estimates import requested_tokens
 from core.ids import new_uuid
@@ -59,6 +62,24 @@ def planned_call(
         requested_tokens(endpoint, body),
     )
     return PlannedCall(job.job_id, principal, parsed, route, job, timeout_s, None, 0.0)
+
+
+def call_exchange(
+    principal: Principal, *, body_bytes_max: int = 1 << 20, **headers: str
+) -> Exchange:
+    """Return the request of a call: its headers, and memory for bodies of `body_bytes_max`."""
+    named = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
+    reservation = BodyReservation(body_memory_limit(body_bytes_max, body_bytes_max=body_bytes_max))
+    reservation.assign_tenant(principal.tenant_id)
+    exchange: Any = SimpleNamespace(
+        request_id=new_uuid(),
+        endpoint=CHAT,
+        headers=named,
+        text=lambda _: None,
+        arrived_s=0.0,
+        body_reservation=reservation,
+    )
+    return exchange  # type: ignore[no-any-return]
 
 
 def tenant(weight: int = 1, **fields: Any) -> Principal:

@@ -35,7 +35,7 @@ from core.ids import REQUEST, SINGLE, public_id
 from core.states import JobState
 from jobs.store import idempotency
 from jobs.store.days import job_day
-from jobs.store.idempotency import IdempotencyClaim, StoredAnswer, version_header
+from jobs.store.idempotency import IdempotencyClaim, StoredAnswer, replayed_headers
 from jobs.store.single_requests import (
     NewRequest,
     create_request,
@@ -272,8 +272,8 @@ def _accepted_answer(job_id: UUID, public_url: str | None) -> StoredAnswer:
 
 def _with_version(answer: StoredAnswer, job: JobRef) -> StoredAnswer:
     """Add the model version, so that a replay names the one that accepted the call."""
-    header = version_header(job.model, job.model_version)
-    return replace(answer, headers=(*answer.headers, header))
+    described = replayed_headers(job.model, job.model_version, job.degraded)
+    return replace(answer, headers=(*answer.headers, *described))
 
 
 def _to_response(answer: StoredAnswer, *, is_replay: bool) -> CompleteResponse:

@@ -21,7 +21,7 @@ from api.runtime.object_threads import run_in_store_thread
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs.store import idempotency
-from jobs.store.idempotency import MODEL_VERSION, IdempotencyClaim, StoredAnswer
+from jobs.store.idempotency import DEGRADED, MODEL_VERSION, IdempotencyClaim, StoredAnswer
 from storage.objects.object_store import write_object
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ _INLINE_BYTES_MAX: Final = 256 * 1024  # a larger recording is an object of its 
 _SAVE_S_MAX: Final = 5.0  # a recording that is not saved by then frees its key
 _END: Final = b"data: [DONE]\n\n"
 _COMMENT: Final = b":"
+_DESCRIBED: Final = {MODEL_VERSION.encode(), DEGRADED.encode()}
 _HEADERS: Final = tuple((name.decode(), value.decode()) for name, value in STREAM_HEADERS)
 
 
@@ -45,7 +46,7 @@ class StreamRecording:
         self._sent = bytearray()
         self._reserved_bytes = 0
         self._is_recording = False  # the stream can still be replayed
-        self._version: tuple[tuple[str, str], ...] = ()  # header that names the model version
+        self._described: tuple[tuple[str, str], ...] = ()  # headers that describe the call
         self._is_settled = False  # the recording is saved, or the key is free
         self._is_closed = False
 
@@ -66,10 +67,10 @@ class StreamRecording:
                 name == b"content-type" and value.startswith(b"text/event-stream")
                 for name, value in message["headers"]
             )
-            self._version = tuple(
-                (MODEL_VERSION, value.decode())
+            self._described = tuple(
+                (name.decode(), value.decode())
                 for name, value in message["headers"]
-                if name == MODEL_VERSION.encode()
+                if name in _DESCRIBED
             )
             return
         data: bytes = message.get("body", b"")
@@ -114,7 +115,7 @@ class StreamRecording:
             key = f"{KEYED_ANSWERS}{claim.holder.hex}"
             await run_in_store_thread(write_object, services.objects, key, body)
             body = b""
-        answer = StoredAnswer(200, body, (*_HEADERS, *self._version), key)
+        answer = StoredAnswer(200, body, (*_HEADERS, *self._described), key)
         await services.database.run_for_tenant(
             claim.tenant_id, idempotency.complete_in_flight, claim, answer
         )

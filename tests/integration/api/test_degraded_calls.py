@@ -129,4 +129,28 @@ def test_the_ledger_names_the_degradation_of_a_durable_call(loaded: LoadedPool) 
     loaded.end_held_calls()
     replay = online.call(LONG, Idempotency_Key="k")  # the same key and request, not degraded now
     assert replay.headers["idempotent-replayed"] == "true"
-    assert "x-millrace-degraded" not in replay.headers
+    assert replay.headers["x-millrace-degraded"] == DEGRADED  # it is the answer of then
+    job = online.client.get(f"/v1/jobs/job_{online.pool.chunks[-1].job.job_id.hex}")
+    assert ok(job)["degraded"] == DEGRADED
+
+
+def test_a_replayed_stream_says_that_it_was_degraded(loaded: LoadedPool) -> None:
+    online = loaded.online
+    loaded.hold_calls()
+    ask = {"stream": True}
+    sent = online.call(ask, Idempotency_Key="k")
+    assert sent.headers["x-millrace-degraded"] == DEGRADED
+    loaded.end_held_calls()
+    replay = online.call(ask, Idempotency_Key="k")
+    assert (replay.headers["idempotent-replayed"], replay.content) == ("true", sent.content)
+    assert replay.headers["x-millrace-degraded"] == DEGRADED
+
+
+def test_a_call_that_may_be_answered_by_a_job_is_not_degraded(loaded: LoadedPool) -> None:
+    online = loaded.online
+    loaded.hold_calls()
+    answer = online.call(LONG, Prefer="wait=60")
+    assert "x-millrace-degraded" not in answer.headers
+    assert ok(answer)["asked"]["max_tokens"] == LONG["max_tokens"]
+    job = online.client.get(f"/v1/jobs/job_{online.pool.chunks[-1].job.job_id.hex}")
+    assert ok(job)["degraded"] is None

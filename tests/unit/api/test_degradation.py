@@ -12,12 +12,14 @@ from api.online.admit.degradation import DegradationDeps, degrade_call
 from api.online.admit.token_charges import Charge, TokenCharges
 from api.online.calls import PlannedCall
 from api.online.durable.durable_calls import _body_sha256
+from api.online.exchange import Exchange
 from api.online.settings import OnlineSettings
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tests.support.admitted_calls import (
     CONCURRENCY,
     AdmissionSite,
+    call_exchange,
     model_version,
     planned_call,
     tenant,
@@ -61,10 +63,13 @@ class Site:
         """Let calls wait in a pool for so long."""
         self.load.open(tenant(), round(CONCURRENCY + seconds * PER_S), pool)
 
-    def degrade(self, call: PlannedCall) -> tuple[PlannedCall, Charge]:
+    def degrade(
+        self, call: PlannedCall, exchange: Exchange | None = None
+    ) -> tuple[PlannedCall, Charge]:
         source = (call.principal.tenant_id, call.parsed.model, call.parsed.endpoint)
         charge = self.charges.reserve(source, call.parsed.requested, now_s=0.0)
-        return asyncio.run(degrade_call(self.deps, call, charge, now_s=0.0)), charge
+        exchange = exchange or call_exchange(call.principal)
+        return asyncio.run(degrade_call(self.deps, call, charge, exchange, now_s=0.0)), charge
 
 
 @pytest.fixture
@@ -148,6 +153,35 @@ def test_vectors_and_calls_in_the_background_are_never_degraded(site: Site) -> N
         large_call(allowed, background=True),
     ):
         assert site.degrade(planned)[0] is planned
+
+
+def test_calls_that_may_be_answered_by_a_job_are_not_degraded(site: Site) -> None:
+    site.wait(LIMIT_S + 1)
+    planned = large_call(capped(degraded_model="small"))
+    exchange = call_exchange(planned.principal, prefer="wait=10")
+    assert site.degrade(planned, exchange)[0] is planned
+    exchange = call_exchange(planned.principal, idempotency_key="k")
+    assert site.degrade(planned, exchange)[0].degraded_by == ("model",)
+
+
+def test_the_second_body_of_a_degraded_call_is_counted(site: Site) -> None:
+    site.wait(THRESHOLD_S + 1)
+    planned = large_call(capped())
+    little = call_exchange(planned.principal, body_bytes_max=2 * len(BODY) - 2)
+    little.body_reservation.grow_to(len(BODY))
+    call, charge = site.degrade(planned, little)
+    assert call is planned
+    assert (call.parsed.body, charge.estimate.output_bound) == (BODY, 2000)
+    enough = call_exchange(planned.principal, body_bytes_max=2 * len(BODY))
+    enough.body_reservation.grow_to(len(BODY))
+    assert site.degrade(planned, enough)[0].degraded_by == ("output_tokens",)
+
+
+def test_a_call_of_a_smaller_model_has_the_reserved_share_of_its_pool(site: Site) -> None:
+    site.wait(LIMIT_S + 1)
+    shares = {"p": 0.5, "q": 0.25}
+    call, _ = site.degrade(large_call(tenant(degraded_model="small", reserved_shares=shares)))
+    assert (call.job.pool, call.job.reserved) == ("q", 0.25)
 
 
 def test_an_idempotency_key_stands_for_the_request_of_the_client(site: Site) -> None:

@@ -7,20 +7,28 @@ from typing import Any
 
 import pytest
 
+from api.http.errors import ApiError
+from api.online import metrics
 from api.online.admit.admission import RateLimits
 from api.online.admit.token_charges import TokenCharges
 from api.online.answer.response_cache import ResponseCache
 from api.online.await_reply.caller_heartbeat import CallerClock
 from api.online.call_request import parse_call
-from api.online.calls import AdmittedCall, ReceivedCall
+from api.online.calls import AdmittedCall, PlannedCall, PreparedCall, ReceivedCall
 from api.online.exchange import CompleteResponse, RawHeaders
 from api.online.pipeline import CallPipeline
 from api.online.settings import OnlineSettings
-from core.ids import new_uuid
 from core.outcomes import Outcome
 from registry.models import ModelVersion
 from results.writer.call_billing import bills_of
-from tests.support.admitted_calls import CHAT, CONCURRENCY, AdmissionSite, model_version, tenant
+from tests.support.admitted_calls import (
+    CHAT,
+    CONCURRENCY,
+    AdmissionSite,
+    call_exchange,
+    model_version,
+    tenant,
+)
 from topics.records.records import ItemOutcome, Outcomes
 
 BODY = b'{"model":"large","messages":[],"max_tokens":2000,"temperature":0}'
@@ -33,6 +41,7 @@ class Site:
     """The parts of an API process that admission uses."""
 
     def __init__(self) -> None:
+        self.replay: CompleteResponse | None = None
         settings = OnlineSettings(degrade_wait_s=THRESHOLD_S)
         self.load = AdmissionSite(settings)
         self.cache = ResponseCache(self.load.clock, bytes_max=1 << 20)
@@ -46,6 +55,7 @@ class Site:
             calls=self.load.calls,
             charges=TokenCharges(limits),
             clock=self.load.clock,
+            durable=self,
             models=self,
             pools=self.load.pools,
             reply_partition=0,
@@ -54,16 +64,25 @@ class Site:
         )
         self.pipeline = CallPipeline(online)
 
+    async def prepare(
+        self, planned: PlannedCall, _: object, refused: ApiError | None
+    ) -> PreparedCall:
+        """Prepare a call with a key, as `DurableCalls` does."""
+        if self.replay is not None:
+            return PreparedCall(None, answer=self.replay)
+        if refused is not None:
+            raise refused
+        return PreparedCall(planned.job)
+
     async def find(self, name: str, _endpoint: str, *, left_s: float) -> ModelVersion:
         assert left_s > 0
         return model_version(name, "p")
 
-    def admit(self, body: bytes = BODY) -> AdmittedCall:
-        exchange: Any = SimpleNamespace(
-            request_id=new_uuid(), endpoint=CHAT, headers={}, text=lambda _: None, arrived_s=0.0
-        )
+    def admit(self, body: bytes = BODY, **given: Any) -> AdmittedCall:
+        exchange = call_exchange(ME, **given)
         received = ReceivedCall(exchange, ME, parse_call(CHAT, body))
         headers: RawHeaders = []
+        self.headers = headers
 
         async def admit() -> AdmittedCall:
             async with AsyncExitStack() as cleanup:
@@ -86,6 +105,43 @@ def test_a_call_below_the_threshold_is_cached_as_it_is(site: Site) -> None:
     assert degraded_header(call) is None
     assert call.cache_key is not None
     assert call.planned.parsed.body == BODY
+
+
+def degraded_count() -> float:
+    return float(metrics.DEGRADED.labels("output_tokens")._value.get())
+
+
+def test_a_degraded_call_is_counted_once_it_is_admitted(site: Site) -> None:
+    before = degraded_count()
+    site.load.open(tenant(), round(CONCURRENCY + (THRESHOLD_S + 1) * CONCURRENCY))
+    call = site.admit()
+    assert degraded_count() == before + 1
+    assert call.planned.parsed.client_body == b""  # nobody reads it again
+
+
+def test_a_refused_call_is_not_said_to_be_degraded(site: Site) -> None:
+    before = degraded_count()
+    site.load.open(tenant(), round(CONCURRENCY + (THRESHOLD_S + 1) * CONCURRENCY))
+
+    def refuse(_: object) -> None:
+        raise ApiError(503, "The log is unavailable.")
+
+    sender: Any = site.pipeline._online.sender
+    sender.check_log_available = refuse
+    with pytest.raises(ApiError):
+        site.admit()
+    assert (b"x-millrace-model-version", b"large@1") in site.headers
+    assert b"x-millrace-degraded" not in dict(site.headers)
+    assert degraded_count() == before
+
+
+def test_a_replay_under_load_has_the_headers_of_its_answer_alone(site: Site) -> None:
+    before = degraded_count()
+    site.replay = CompleteResponse(200, b"{}", [(b"x-millrace-model-version", b"large@0")])
+    site.load.open(tenant(), round(CONCURRENCY + (THRESHOLD_S + 1) * CONCURRENCY))
+    call = site.admit(idempotency_key="k")
+    assert not {b"x-millrace-model-version", b"x-millrace-degraded"} & {*dict(call.headers)}
+    assert degraded_count() == before
 
 
 def test_a_degraded_call_is_told_and_cached_for_nobody(site: Site) -> None:

@@ -139,6 +139,7 @@ def job(body: bytes) -> Any:
         endpoint="/v1/embeddings",
         model="m",
         model_version="1",
+        degraded=None,
         status_code=200,
         outcome=Outcome.SUCCEEDED,
         body=body,

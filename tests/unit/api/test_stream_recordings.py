@@ -25,6 +25,7 @@ class Keys:
     def __init__(self) -> None:
         self.hangs_at_saving = False
         self.saved: dict[str, bytes] = {}
+        self.headers: dict[str, str] = {}  # of the last answer
         self.freed: list[str] = []
 
     async def run_for_tenant(
@@ -37,6 +38,7 @@ class Keys:
                 await asyncio.Event().wait()
             (answer,) = given
             self.saved[claim.key] = answer.body
+            self.headers = dict(answer.headers)
 
 
 class Stream:
@@ -100,6 +102,21 @@ def test_a_recording_is_saved_without_comments_and_releases_memory() -> None:
     stream.end()
     assert keys.saved == {"k": b"data: 1\n\n" + DONE}
     assert (keys.freed, free_bytes(limit)) == ([], 500)
+
+
+def test_a_recording_keeps_the_headers_that_describe_the_call() -> None:
+    keys = Keys()
+    described = [
+        (b"x-millrace-model-version", b"m@1"),
+        (b"x-millrace-degraded", b"output_tokens=9"),
+    ]
+    passing = [(b"x-request-id", b"r"), (b"x-ratelimit-remaining-tokens", b"5")]
+    head = [*STREAM_HEADERS, *described, *passing]
+    Stream(keys, recording_memory_limit(1000)).begin(headers=head).end()
+    assert {(name.encode(), value.encode()) for name, value in keys.headers.items()} == {
+        *STREAM_HEADERS,
+        *described,
+    }
 
 
 def test_a_stream_above_the_limit_is_sent_and_frees_its_key() -> None:
