@@ -10,10 +10,11 @@ never dropped: their items wait.
 """
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -47,9 +48,8 @@ from storage.objects.object_store import read_object
 
 _LOG = logging.getLogger(__name__)
 
-_FIRST_LINE_BYTES: Final = 256 * 1024
-"""Of an input file. A longer first line is not read, and its batch is admitted."""
-
+_FIRST_LINE_BYTES: Final = 1024 * 1024
+"""Of an input file: the usual limit of a line. The model of a longer first line is not known."""
 
 _UNKNOWN: Final = PoolSnapshot(PoolState(), None, {})
 
@@ -60,6 +60,13 @@ class _LineBody(msgspec.Struct):
 
 class _Line(msgspec.Struct):
     body: _LineBody
+
+
+class _BatchWait(NamedTuple):
+    """How long a batch is refused."""
+
+    shed_class: ShedClass
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +83,22 @@ class BatchAdmission:
         """Return why a batch is refused, 429 or 503, or None when it is admitted.
 
         The model is that of the first line of its file, which is read only while a pool that
-        serves `endpoint` is under load. A batch whose pool is not known is admitted: its
+        serves `endpoint` is under load. A batch whose model is not known from there, such as one
+        with a long first line, is refused if each of these pools would refuse it; else its
         validation decides. No failure of a look-up refuses a batch.
         """
         try:
-            pools = {*self.online.models.serving(endpoint).values()}
+            serving = self.online.models.serving(endpoint)
+            pools = sorted({*serving.values()})
             loaded = [pool for pool in pools if await self._is_loaded(pool)]
-            if not loaded:
+            start = await _start_of_file(request, input_file_id) if loaded else None
+            if start is None:
                 return None
-            name = await _first_model(request, input_file_id)
-            pool = self.online.models.serving(endpoint).get(name or "")
-            return await self._refusal(request, pool) if pool in loaded else None
+            pool = serving.get(first_model(start) or "")
+            asked = pools if pool is None else [pool]
+            if not {*asked} <= {*loaded}:
+                return None
+            return self._least([await self._wait(request, one) for one in asked])
         except MillraceError as failure:
             _LOG.warning("a batch was admitted unchecked", extra={"code": failure.code})
             return None
@@ -102,7 +114,18 @@ class BatchAdmission:
         metrics.BULK_BACKLOG_SECONDS.labels(pool).set(backlog_s)
         return backlog_s > backlog_limit_s(over_quota, self.backlog_s_max, self._limits)
 
-    async def _refusal(self, request: TenantRequest, pool: str) -> ApiError | None:
+    def _least(self, waits: Sequence[_BatchWait | None]) -> ApiError | None:
+        """Return the refusal with the shortest wait; None if a pool admits the batch."""
+        refusing = [wait for wait in waits if wait is not None]
+        if not refusing or len(refusing) < len(waits):
+            return None
+        least = min(refusing, key=lambda wait: wait.seconds)
+        metrics.OVERLOAD_REFUSED.labels(least.shed_class.label).inc()
+        s_max = self.online.settings.retry_after_s_max
+        return batch_refusal(least.shed_class, least.seconds, s_max=s_max)
+
+    async def _wait(self, request: TenantRequest, pool: str) -> _BatchWait | None:
+        """Return how long a batch of a pool is refused; None when it is admitted."""
         snapshot = await self._snapshot(pool)
         shed_class = _shed_class(request, snapshot)
         waits_s = []
@@ -113,11 +136,7 @@ class BatchAdmission:
             limit_s = backlog_limit_s(shed_class, self.backlog_s_max, self._limits)
             if (backlog_s := _backlog_s(snapshot)) > limit_s:
                 waits_s.append(backlog_s - limit_s)
-        if not waits_s:
-            return None
-        metrics.OVERLOAD_REFUSED.labels(shed_class.label).inc()
-        s_max = self.online.settings.retry_after_s_max
-        return batch_refusal(shed_class, max(waits_s), s_max=s_max)
+        return _BatchWait(shed_class, max(waits_s)) if waits_s else None
 
     async def _snapshot(self, pool: str) -> PoolSnapshot:
         return await self.estimates.pool_snapshot(pool) or _UNKNOWN
@@ -171,8 +190,8 @@ def _backlog_s(pool: PoolSnapshot) -> float:
     return sum(one.remaining for one in pool.sums.values()) / rate.work_per_s
 
 
-async def _first_model(request: TenantRequest, input_file_id: UUID | None) -> str | None:
-    """Return the model of the first line of a file; None if it has none."""
+async def _start_of_file(request: TenantRequest, input_file_id: UUID | None) -> bytes | None:
+    """Return the start of a file; None if there is no such file."""
 
     def key_of(connection: sa.Connection, tenant_id: UUID) -> str | None:
         with suppress(UploadedFileNotFoundError):
@@ -184,13 +203,15 @@ async def _first_model(request: TenantRequest, input_file_id: UUID | None) -> st
         return None
     request.services.object_threads.require_capacity()
     objects = request.services.objects
-    start = await run_in_store_thread(read_object, objects, key, length=_FIRST_LINE_BYTES)
-    return first_model(start)
+    return await run_in_store_thread(read_object, objects, key, length=_FIRST_LINE_BYTES)
 
 
 def first_model(start: bytes) -> str | None:
-    """Return the model that the first line of `start` names; None if it is not whole or valid."""
-    line, _, _ = start.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").partition(b"\n")
+    """Return the model that the first line of `start` names; None if it is not whole or valid.
+
+    Blank lines and a byte order mark before it do not count, as for intake.
+    """
+    line, _, _ = start.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
     try:
         return msgspec.json.decode(line, type=_Line).body.model
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -150,11 +150,38 @@ def test_a_failure_refuses_no_batch() -> None:
     assert site.refusal() is None
 
 
+BLANK = b" \n" * 1_000
+LONG = LINE.replace(b'"m"', b'"m","input":"%b"' % (b"x" * 600_000))
+
+
+@pytest.mark.parametrize("content", [BLANK + LINE, LONG])
+def test_neither_blank_lines_nor_a_long_first_line_evade_admission(content: bytes) -> None:
+    site = Site(content=content)
+    site.wait(90.0)
+    assert status(site.refusal()) == 503
+
+
+@pytest.mark.parametrize("content", [b" " * 1_100_000 + LINE, LINE.replace(b'"m"', b'"unknown"')])
+def test_a_batch_of_an_unknown_model_is_refused_while_every_pool_is_overloaded(
+    content: bytes,
+) -> None:
+    site = Site(content=content)
+    site.wait(90.0)
+    assert site.refusal() is None  # it may be for `q`
+    site.wait(70.0, "q")
+    refusal = site.refusal()
+    assert status(refusal) == 503
+    before = retry_after(refusal)
+    site.wait(200.0)
+    assert retry_after(site.refusal()) == before  # of `q`, which admits batches first
+
+
 @pytest.mark.parametrize(
     ("start", "model"),
     [
         (LINE, "m"),
         (b"\xef\xbb\xbf\n" + LINE + LINE, "m"),
+        (b" \t\n\r\n  " + LINE, "m"),  # lines that are blank for intake
         (LINE[:-1], "m"),  # the only line
         (LINE[:40], None),
         (b"", None),
