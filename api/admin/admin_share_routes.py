@@ -1,5 +1,7 @@
 """Route of operators for the tenants of a pool: what each is due, and what it was served."""
 
+import asyncio
+from bisect import bisect_right
 from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
@@ -19,6 +21,9 @@ from jobs.store.keyset_pages import unknown_cursor_error
 from tenancy.listings import tenants_by_id
 
 router = APIRouter()
+
+RETRY_AFTER_S = 5
+"""Told while no batcher reports: a batcher that starts needs some seconds."""
 
 AGE_S_MAX = 10.0
 """Age of the last report of any batcher from which the numbers are not shown."""
@@ -40,30 +45,38 @@ async def show_tenants(
     age_s = None if online is None else online.served.age_s(now_s=now_s)
     if online is None or age_s is None or age_s > AGE_S_MAX:
         message = "No batcher has reported what it serves for a while. Try again in some seconds."
-        raise ApiError(503, message, kind="api_error", code="service_unknown")
+        raise ApiError(
+            503,
+            message,
+            kind="service_unavailable_error",
+            code="service_unknown",
+            headers={"retry-after": str(RETRY_AFTER_S)},
+        )
     if page.after is not None and len(page.after) > ID_CHARS_MAX:
         raise unknown_cursor_error()
-    served = {
-        public_id(TENANT, one.tenant_id): one
-        for one in online.served.tenants(pool, job_class, now_s=now_s)
-    }
-    names = [name for name in sorted(served) if page.after is None or name > page.after]
-    shown = {name: served[name] for name in names[: page.limit]}
-    rows = await request.run(tenants_by_id, [one.tenant_id for one in shown.values()])
+    # In a thread: a pool may have tens of thousands of tenants.
+    served = await asyncio.to_thread(online.served.tenants, pool, job_class, now_s=now_s)
+    start = 0 if page.after is None else bisect_right(served, page.after, key=_name)
+    shown = served[start : start + page.limit]
+    rows = await request.run(tenants_by_id, [one.tenant_id for one in shown])
     objects = [
         _served_object(pool, job_class, one, rows[one.tenant_id], age_s)
-        for one in shown.values()
+        for one in shown
         if one.tenant_id in rows  # else it was deleted
     ]
-    answer = page_object(objects, len(names) > page.limit, lambda one: one)
-    return json_response({**answer, "last_id": next(reversed(shown), None)})
+    answer = page_object(objects, len(served) > start + page.limit, lambda one: one)
+    return json_response({**answer, "last_id": _name(shown[-1]) if shown else None})
+
+
+def _name(served: ServedTenant) -> str:
+    return public_id(TENANT, served.tenant_id)
 
 
 def _served_object(
     pool: str, job_class: str, served: ServedTenant, row: sa.Row[Any], age_s: float
 ) -> dict[str, object]:
     return {
-        "id": public_id(TENANT, served.tenant_id),
+        "id": _name(served),
         "object": "pool.tenant",
         "pool": pool,
         "class": job_class,

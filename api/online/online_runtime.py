@@ -43,7 +43,7 @@ from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, CONTROL, DEMAND, REPLIES, SERVICE, Topic
 from topics.records.codec import decode
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import JobControl, Replies, ServiceReport
+from topics.records.records import JobControl, Replies
 from topics.settings import KafkaSettings
 from topics.tail_readers.commit_watermarks import LogWatermarks
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
@@ -160,8 +160,7 @@ class OnlineRuntime:
                 self.bulk_rates.add_sample(self.pools.reports(now_s=now_s), now_s=now_s)
 
         def read_service(records: list[ReceivedRecord]) -> None:
-            if reports := newest_reports(records):
-                loop.call_soon_threadsafe(self._apply_service, reports)
+            self.served.apply_records(records, now_s=self.clock.monotonic_s())
 
         def read_demand(records: list[ReceivedRecord]) -> None:
             self.demand.apply_records(records, now_s=self.clock.monotonic_s())
@@ -251,9 +250,6 @@ class OnlineRuntime:
         for tail in tails:
             tail.stop()
 
-    def _apply_service(self, reports: list[ServiceReport]) -> None:
-        self.served.apply(reports, now_s=self.clock.monotonic_s())
-
     def _receive_replies(self, records: list[Replies]) -> None:
         now_s = self.clock.monotonic_s()
         for record in records:
@@ -307,12 +303,6 @@ class OnlineRuntime:
 
     def _is_pool_dead(self, pool: str, *, now_s: float) -> bool:
         return now_s - max(self.pools.last_seen_s(pool), self._unreliable_s) > _POOL_DEAD_S
-
-
-def newest_reports(records: list[ReceivedRecord]) -> list[ServiceReport]:
-    """Return the newest report of each batcher. Raises SchemaTooNewError."""
-    found = [report for _, report in decode_records(ServiceReport, records) if report is not None]
-    return list({report.batcher_id: report for report in found}.values())
 
 
 def decode_replies(records: list[ReceivedRecord], caller_id: str) -> list[Replies]:

@@ -3,12 +3,16 @@
 Batchers report tokens by absolute numbers, so a lost report only delays them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import ServiceReport, TenantService
+from topics.tail_readers.tail_reader_thread import decode_records
 
 SPAN_S: Final = 60.0
 """The time over which tokens are summed up."""
@@ -19,11 +23,19 @@ SILENCE_S_MAX: Final = 10.0
 ENTRIES_MAX: Final = 50_000
 """Tenants of all pools and batchers that are kept. Further ones are not shown."""
 
+CACHE_S: Final = 1.0
+"""How long the tenants of a pool are not computed again: batchers report each second."""
+
+CACHED_MAX: Final = 16
+"""Pools and classes whose tenants are kept for that time."""
+
 _SLOT_S: Final = 5.0
 _SLOTS: Final = int(SPAN_S / _SLOT_S)
 
 PoolClass: TypeAlias = tuple[str, str]
 """Pool and job class."""
+
+_PoolTenant: TypeAlias = tuple[str, UUID]
 
 
 class ServedTenant(NamedTuple):
@@ -38,109 +50,127 @@ class ServedTenant(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Entry:
-    """A tenant at one batcher."""
-
-    newest: TenantService
-    slots: dict[int, float] = field(default_factory=dict)  # tokens, by number of the slot
-
-    def tokens(self, now_slot: int) -> float:
-        return sum(tokens for slot, tokens in self.slots.items() if slot > now_slot - _SLOTS)
-
-
-@dataclass(slots=True)
 class _Batcher:
     """A batcher that reported of late."""
 
     job_class: str
     read_s: float
-    entries: dict[tuple[str, UUID], _Entry] = field(default_factory=dict)
+    newest: dict[_PoolTenant, TenantService] = field(default_factory=dict)
+    slots: dict[int, dict[_PoolTenant, float]] = field(default_factory=dict)
+    """Tokens, by number of the slot: a whole slot is dropped when it is a minute old."""
 
 
 class ServedShares:
-    """The newest report of each batcher, and the sums of a minute. Used on one thread."""
+    """The newest report of each batcher, and the sums of a minute.
+
+    One thread applies reports, any other may read. `tenants` may wait for reports that are being
+    applied, and takes long for a pool of many tenants: do not call it on an event loop.
+    """
 
     def __init__(self) -> None:
         """Start without reports."""
-        self._batchers: dict[str, _Batcher] = {}
+        self._batchers: dict[str, _Batcher] = {}  # replaced as a whole
+        self._lock = Lock()  # of what batchers hold, and of `_computed`
+        self._computed: dict[PoolClass, tuple[float, list[ServedTenant]]] = {}
 
     def age_s(self, *, now_s: float) -> float | None:
         """Return the time since the last report; None: there was none within `SPAN_S`."""
         ages = [now_s - one.read_s for one in self._batchers.values()]
         return min((age for age in ages if age <= SPAN_S), default=None)
 
+    def apply_records(self, records: Iterable[ReceivedRecord], *, now_s: float) -> None:
+        """Apply records that arrived now. Raises SchemaTooNewError."""
+        reports = [one for _, one in decode_records(ServiceReport, records) if one is not None]
+        newest = {report.batcher_id: report for report in reports}
+        if newest:
+            self.apply(newest.values(), now_s=now_s)
+
     def apply(self, reports: Iterable[ServiceReport], *, now_s: float) -> None:
         """Apply reports, in the order of the log."""
         slot = int(now_s / _SLOT_S)
+        batchers = dict(self._batchers)
         for report in reports:
-            batcher = self._batchers.get(report.batcher_id)
-            if batcher is None:
-                batcher = _Batcher(report.job_class, now_s)
-                self._batchers[report.batcher_id] = batcher
-            batcher.read_s = now_s
-            batcher.entries = self._entries(batcher, report, slot)
+            batcher = batchers.setdefault(report.batcher_id, _Batcher(report.job_class, now_s))
+            others = sum(len(one.newest) for one in batchers.values()) - len(batcher.newest)
+            with self._lock:
+                batcher.read_s = now_s
+                _apply_report(batcher, report, slot, entries_max=ENTRIES_MAX - others)
         self._batchers = {
-            name: one for name, one in self._batchers.items() if now_s - one.read_s <= SPAN_S
+            name: one for name, one in batchers.items() if now_s - one.read_s <= SPAN_S
         }
 
-    def tenants(self, pool: str, job_class: str, *, now_s: float) -> list[ServedTenant]:
-        """Return the tenants of a pool and class that wait or were served in the last minute."""
-        slot = int(now_s / _SLOT_S)
-        found: dict[UUID, list[tuple[_Entry, bool]]] = {}
-        for name, tenant_id, entry, is_live in self._of_class(job_class, now_s):
-            if name == pool:
-                found.setdefault(tenant_id, []).append((entry, is_live))
-        tokens = {key: sum(e.tokens(slot) for e, _ in of_key) for key, of_key in found.items()}
-        total = sum(tokens.values())
-        shown = []
-        for tenant_id, entries in found.items():
-            live = [entry.newest for entry, is_live in entries if is_live]
-            waiting = sum(one.waiting for one in live)
-            if not waiting and not tokens[tenant_id]:
-                continue
-            most = max(live, key=lambda one: one.waiting, default=None)
-            shown.append(
-                ServedTenant(
-                    tenant_id,
-                    waiting,
-                    tokens[tenant_id],
-                    tokens[tenant_id] / total if total else 0.0,
-                    None if most is None else most.counter,
-                    0.0 if most is None else most.lead,
-                )
-            )
-        return shown
+    def tenants(self, pool: str, job_class: str, *, now_s: float) -> Sequence[ServedTenant]:
+        """Return the tenants of a pool and class that wait or were served in the last minute.
 
-    def _of_class(self, job_class: str, now_s: float) -> Iterator[tuple[str, UUID, _Entry, bool]]:
-        for batcher in self._batchers.values():
-            if batcher.job_class == job_class:
-                is_live = now_s - batcher.read_s <= SILENCE_S_MAX
-                for (pool, tenant_id), entry in batcher.entries.items():
-                    yield pool, tenant_id, entry, is_live
-
-    def _entries(
-        self, batcher: _Batcher, report: ServiceReport, slot: int
-    ) -> dict[tuple[str, UUID], _Entry]:
-        """Return the entries of a batcher with a newer report.
-
-        The first number of a tenant counts as nothing: it may be of hours.
+        They are in the order of their ids. A list serves all callers for `CACHE_S`.
         """
-        others = sum(len(one.entries) for one in self._batchers.values()) - len(batcher.entries)
-        entries: dict[tuple[str, UUID], _Entry] = {}
-        for pool, tenants in report.pools.items():
-            for one in tenants:
-                if others + len(entries) >= ENTRIES_MAX:
-                    return entries
-                key = pool, one.tenant_id
-                entry = batcher.entries.get(key)
-                if entry is None:
-                    entries[key] = _Entry(one)
+        key = pool, job_class
+        with self._lock:
+            computed_s, found = self._computed.get(key, (-inf, []))
+            if now_s - computed_s >= CACHE_S:
+                found = sorted(self._compute(pool, job_class, now_s), key=_id)
+                self._computed = {
+                    name: one for name, one in self._computed.items() if now_s - one[0] < CACHE_S
+                }
+                if len(self._computed) < CACHED_MAX:
+                    self._computed[key] = now_s, found
+        return found
+
+    def _compute(self, pool: str, job_class: str, now_s: float) -> Iterator[ServedTenant]:
+        slot = int(now_s / _SLOT_S)
+        live: dict[UUID, list[TenantService]] = {}
+        tokens: dict[UUID, float] = {}
+        for batcher in self._batchers.values():
+            if batcher.job_class != job_class:
+                continue
+            is_live = now_s - batcher.read_s <= SILENCE_S_MAX
+            slots = [one for number, one in batcher.slots.items() if number > slot - _SLOTS]
+            for key, newest in batcher.newest.items():
+                if key[0] != pool:
                     continue
-                before, entry.newest = entry.newest.served, one
-                served = one.served - before if one.served >= before else one.served
-                entry.slots = {n: v for n, v in entry.slots.items() if n > slot - _SLOTS}
-                if served > 0:
-                    tokens = served * max(1, one.weight)
-                    entry.slots[slot] = entry.slots.get(slot, 0.0) + tokens
-                entries[key] = entry
-        return entries
+                tenant_id = key[1]
+                of_tenant = sum(one.get(key, 0.0) for one in slots)
+                tokens[tenant_id] = tokens.get(tenant_id, 0.0) + of_tenant
+                if is_live:
+                    live.setdefault(tenant_id, []).append(newest)
+        total = sum(tokens.values())
+        for tenant_id, served in tokens.items():
+            reports = live.get(tenant_id, [])
+            waiting = sum(one.waiting for one in reports)
+            if not waiting and not served:
+                continue
+            most = max(reports, key=lambda one: one.waiting, default=None)
+            yield ServedTenant(
+                tenant_id,
+                waiting,
+                served,
+                served / total if total else 0.0,
+                None if most is None else most.counter,
+                0.0 if most is None else most.lead,
+            )
+
+
+def _id(served: ServedTenant) -> UUID:
+    return served.tenant_id
+
+
+def _apply_report(batcher: _Batcher, report: ServiceReport, slot: int, *, entries_max: int) -> None:
+    """Replace what a batcher reported before, and add the difference to the tokens of the slot.
+
+    The first number of a tenant counts as nothing: it may be of hours.
+    """
+    batcher.slots = {number: one for number, one in batcher.slots.items() if number > slot - _SLOTS}
+    tokens = batcher.slots.setdefault(slot, {})
+    before, batcher.newest = batcher.newest, {}
+    for pool, tenants in report.pools.items():
+        for one in tenants:
+            if len(batcher.newest) >= entries_max:
+                return
+            key = pool, one.tenant_id
+            batcher.newest[key] = one
+            last = before.get(key)
+            if last is None:
+                continue
+            served = one.served - last.served if one.served >= last.served else one.served
+            if served > 0:
+                tokens[key] = tokens.get(key, 0.0) + served * max(1, one.weight)

@@ -1,6 +1,7 @@
 """Goal: operators see what the tenants of a pool are due and were served, or that nobody knows."""
 
 import json
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from api.admin.admin_share_routes import show_tenants
 from api.admin.operator_requests import OperatorRequest
 from api.http.errors import ApiError
 from api.http.paging import PageParameters
-from api.online.served_shares import ServedShares
+from api.online.served_shares import ServedShares, ServedTenant
 from core.ids import TENANT, public_id
 from tests.support.clock import ManualClock
 from topics.records.records import ServiceReport, TenantService
@@ -79,4 +80,31 @@ async def test_old_reports_are_not_shown() -> None:
     site.clock.advance(10.1)
     with pytest.raises(ApiError) as caught:
         await site.show()
-    assert (caught.value.status, caught.value.code) == (503, "service_unknown")
+    refusal = caught.value
+    assert (refusal.status, refusal.code) == (503, "service_unknown")
+    assert (refusal.kind, refusal.headers) == ("service_unavailable_error", {"retry-after": "5"})
+
+
+async def test_the_tenants_of_a_pool_are_computed_outside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site, threads = Site(), set()
+
+    def tenants(*_: object, now_s: float) -> list[ServedTenant]:
+        assert now_s == 0.0
+        threads.add(threading.current_thread())
+        return []
+
+    monkeypatch.setattr(site.served, "tenants", tenants)
+    assert (await site.show())["data"] == []
+    assert threading.current_thread() not in threads
+    assert len(threads) == 1
+
+
+async def test_a_page_after_an_unknown_id_begins_at_the_next_one() -> None:
+    between = public_id(TENANT, UUID(int=1)) + "0"
+    shown = await Site().show(after=between)
+    assert [one["id"] for one in shown["data"]] == [
+        public_id(TENANT, UUID(int=2)),
+        public_id(TENANT, UUID(int=3)),
+    ]

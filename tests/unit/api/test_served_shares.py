@@ -5,7 +5,9 @@ from uuid import UUID
 import pytest
 
 from api.online import served_shares
-from api.online.served_shares import SILENCE_S_MAX, SPAN_S, ServedShares
+from api.online.served_shares import CACHE_S, SILENCE_S_MAX, SPAN_S, ServedShares
+from topics.records.codec import encode, kind_headers
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import ServiceReport, TenantService
 
 ONE, TWO = UUID(int=1), UUID(int=2)
@@ -54,6 +56,49 @@ def test_a_batcher_that_forgot_a_tenant_counts_from_0() -> None:
     for served in (100.0, 110.0, 5.0):
         shares.apply([report("a", tenant(ONE, served, 1))], now_s=0)
     assert shares.tenants("p", "bulk", now_s=0)[0].tokens == 15
+
+
+def test_the_age_is_known_while_reports_are_applied() -> None:
+    shares = ServedShares()
+    shares.apply([report("a", tenant(ONE, 1.0))], now_s=3)
+    with shares._lock:  # as another thread that applies reports or computes the tenants
+        assert shares.age_s(now_s=5) == 2
+
+
+def test_tenants_are_computed_once_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = ServedShares()
+    shares.apply([report("a", tenant(TWO, 1.0, 1), tenant(ONE, 1.0, 1))], now_s=0)
+    first = shares.tenants("p", "bulk", now_s=0)
+    assert [one.tenant_id for one in first] == [ONE, TWO]
+    shares.apply([report("a", tenant(ONE, 1.0, 7))], now_s=0.9)
+    assert shares.tenants("p", "bulk", now_s=CACHE_S - 0.1) is first
+    (later,) = shares.tenants("p", "bulk", now_s=CACHE_S)
+    assert later.waiting == 7
+    monkeypatch.setattr(served_shares, "CACHED_MAX", 2)
+    for pool in ("q", "r", "s"):
+        assert shares.tenants(pool, "bulk", now_s=CACHE_S) == []
+    assert len(shares._computed) == 2
+
+
+def test_slots_older_than_a_minute_are_dropped_whole() -> None:
+    shares = ServedShares()
+    for now_s in range(200):
+        shares.apply([report("a", tenant(ONE, 10.0 * now_s, 5))], now_s=now_s)
+    slots = shares._batchers["a"].slots
+    assert len(slots) == 12
+    assert sum(one["p", ONE] for one in slots.values()) == 600
+    assert shares.tenants("p", "bulk", now_s=199)[0].tokens == 600
+
+
+def test_records_are_applied_by_the_thread_that_read_them() -> None:
+    shares = ServedShares()
+    older, newer = (report("a", tenant(ONE, 0.0, waiting)) for waiting in (1, 2))
+    records = [
+        ReceivedRecord("service", 0, offset, b"a", kind_headers(ServiceReport), encode(one), 0)
+        for offset, one in enumerate((older, newer))
+    ]
+    shares.apply_records(records, now_s=0)
+    assert shares.tenants("p", "bulk", now_s=0)[0].waiting == 2
 
 
 def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ from core.clock import SystemClock
 from registry.models import ENDPOINTS
 from storage.objects.local_object_store import LocalObjectStore
 
+SILENT = {"/v1/admin/pools/{pool}/tenants"}
+"""Routes that show what batchers report: they answer 503, as no batcher runs."""
+
 
 def application() -> FastAPI:
     """The application as it is composed; it is never started."""
