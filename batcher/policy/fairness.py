@@ -45,8 +45,11 @@ class VirtualCounters(Generic[K]):
         """Return the counter of an active client."""
         return self._active.priority(client)
 
-    def activate(self, client: K) -> None:
-        """Add a client with work; an active one is unchanged."""
+    def activate(self, client: K, lead: float = 0.0) -> None:
+        """Add a client with work, so far above the lowest active one; an active one is unchanged.
+
+        `lead` is that of a client which other counters had, and negative if it was behind.
+        """
         if client in self._active:
             return
         if client in self._expected:
@@ -55,7 +58,7 @@ class VirtualCounters(Generic[K]):
         counter = self._inactive.priority(client) if client in self._inactive else 0.0
         self._inactive.remove(client)
         floor = self._lowest(self._active) if self._active else self._level
-        self._active.set_priority(client, max(counter, floor))
+        self._active.set_priority(client, max(counter, floor + lead))
 
     def deactivate(self, client: K) -> None:
         """Remove a client without work."""
@@ -68,6 +71,12 @@ class VirtualCounters(Generic[K]):
         self._inactive.set_priority(client, counter)
         while self._inactive and self._lowest(self._inactive) <= self._level:
             self._inactive.remove(self._inactive.first())
+
+    def leave(self, client: K) -> float:
+        """Remove an active client; return its counter above the lowest of the others, or below."""
+        counter = self._active.priority(client)
+        self.deactivate(client)
+        return counter - (self._lowest(self._active) if self._active else self._level)
 
     def charge(self, client: K, service: float) -> None:
         """Charge an active client; see `service_cost`."""

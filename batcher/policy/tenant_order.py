@@ -81,9 +81,9 @@ class TenantOrder(Generic[K]):
         """Add a tenant with work, or apply its new claim."""
         known = self._claims.get(tenant)
         if known is not None:
-            if known == claim:
-                return
-            self.deactivate(tenant)
+            if known != claim:
+                self._change_claim(tenant, known, claim)
+            return
         self._claims[tenant] = claim
         counters = self._of_class(claim.tenant_class)
         counters.activate(tenant)
@@ -135,6 +135,22 @@ class TenantOrder(Generic[K]):
         if self._single is None:
             return self._first_in_order(tenants)[0]
         return 0, self._single.counter(self.first(tenants))
+
+    def _change_claim(self, tenant: K, known: TenantClaim, claim: TenantClaim) -> None:
+        """Apply the new claim of an active tenant, which keeps what it is ahead or behind.
+
+        Records of several processes may hold an older and a newer claim by turns for a while.
+        """
+        self._claims[tenant] = claim
+        if known.tenant_class != claim.tenant_class:
+            lead = self._counters[known.tenant_class].leave(tenant)
+            self._of_class(claim.tenant_class).activate(tenant, lead)
+        if claim.reserved:
+            self._due.activate(tenant, claim.reserved)
+        else:
+            self._due.deactivate(tenant)
+        if known.tenant_class != claim.tenant_class or bool(known.reserved) != bool(claim.reserved):
+            self._update_classes()
 
     def _of_class(self, tenant_class: int) -> VirtualCounters[K]:
         counters = self._counters.get(tenant_class)

@@ -165,6 +165,52 @@ def test_a_tenant_changes_its_class() -> None:
     assert order._single is not None
 
 
+@pytest.mark.parametrize(
+    ("claims", "least"),
+    [
+        ((TenantClaim(3), TenantClaim(2)), 0.2),
+        ((TenantClaim(1, 0.5), TenantClaim(2, 0.5)), 0.5),
+        ((TenantClaim(1, 0.4), TenantClaim(1, 0.5)), 0.4),
+        ((TenantClaim(1, 0.4), TenantClaim()), 0.1),
+    ],
+    ids=["weights", "weights with a share", "shares", "a share and none"],
+)
+def test_claims_by_turns_take_nothing_away(
+    claims: tuple[TenantClaim, TenantClaim], least: float
+) -> None:
+    """Records of two processes may hold an older and a newer claim of a tenant by turns."""
+    order: TenantOrder[int] = TenantOrder()
+    for tenant in range(1, 10):
+        order.activate(tenant)
+    served: Counter[int] = Counter()
+    for step in range(10_000):
+        claim = claims[step % 2]
+        order.activate(0, claim)
+        tenant = order.first(range(10))
+        weight = claim.weight if tenant == 0 else 1
+        order.charge(tenant, service_cost(100, weight), 100)
+        served[tenant] += 1
+    assert served[0] >= least * 10_000 - 20
+
+
+@pytest.mark.parametrize("lead", [-40.0, 0.0, 30.0])
+def test_a_tenant_that_changes_its_class_keeps_its_lead(lead: float) -> None:
+    order: TenantOrder[str] = TenantOrder()
+    order.activate("mine")
+    order.activate("same class")
+    order.charge("mine", 50.0 + lead, 50)
+    order.charge("same class", 50.0, 50)
+    order.activate("high", TenantClaim(1, 0.0, 0))
+    order.charge("high", 500.0, 500)
+    order.activate("mine", TenantClaim(1, 0.0, 0))
+    assert order.counter("mine") == 500.0 + lead
+    order.activate("mine")
+    assert order.counter("mine") == 50.0 + lead
+    order.deactivate("mine")
+    order.deactivate("high")
+    assert order._single is not None
+
+
 @given(
     st.lists(st.integers(1, 100), min_size=1, max_size=8),
     st.lists(st.integers(1, COST_MAX), max_size=300),
