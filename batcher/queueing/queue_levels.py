@@ -167,11 +167,13 @@ class PoolQueue:
         if claim is None or claim != (job.weight, job.reserved, job.tenant_class):
             claim = TenantClaim(job.weight, job.reserved, job.tenant_class)
             self.claims[job.tenant_id] = claim
+            self.discounts.pop(job.tenant_id, None)  # of the claim before
             self.counters.activate(job.tenant_id, claim)
 
     def deactivate(self, tenant_id: UUID) -> None:
         """Remove a tenant that has no work here any more."""
         claim = self.claims.pop(tenant_id)
+        self.discounts.pop(tenant_id, None)
         if claim != PLAIN_CLAIM:
             self.left_claims[tenant_id] = claim
         self.counters.deactivate(tenant_id)

@@ -97,9 +97,12 @@ def charge_corrections(queues: Queues, report: UsageReport, *, batcher_id: str) 
 def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> dict[str, float]:
     """Return this batcher's share of each pool; none while it is the only batcher.
 
-    The counters of tenants follow their effective weights from now on.
+    The counters of tenants follow their effective weights from now on; those of the only batcher
+    follow the weights, since it serves reserved shares by its own order.
     """
     if not exchange.has_others(now_s=now_s):
+        for pool in queues.pools.values():
+            pool.raise_weights({})
         return {}
     shares = {}
     for name, waiting in queues.waiting_by_tenant().items():

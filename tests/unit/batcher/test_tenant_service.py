@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -34,8 +35,8 @@ from topics.records.records import (
 LIGHT, HEAVY = UUID(int=1), UUID(int=2)
 
 
-def job_of(tenant_id: UUID, *, weight: int = 1) -> JobRef:
-    return job_ref(tenant_id.int, tenant_id=tenant_id, pool="p", weight=weight)
+def job_of(tenant_id: UUID, **claim: Any) -> JobRef:
+    return job_ref(tenant_id.int, tenant_id=tenant_id, pool="p", **claim)
 
 
 def queues_with(*chunks: tuple[JobRef, int]) -> Queues:
@@ -121,6 +122,32 @@ def test_shares_of_pools_are_published_beside_other_batchers_only() -> None:
     waiting = [TenantService(HEAVY, 0.0, 60)]
     exchange.apply(ServiceReport("b", "bulk", {"p": waiting}), now_s=0)
     assert pool_shares(queues, exchange, now_s=0) == {"p": 2.0}
+
+
+def test_a_batcher_that_becomes_the_only_one_charges_by_weights_again() -> None:
+    queues = queues_with((job_of(LIGHT), 1_000), (job_of(HEAVY, reserved=0.5), 1_000))
+    exchange = ServiceExchange("a", "bulk")
+    waiting = [TenantService(UUID(int=number), 0.0, 60) for number in range(10, 100)]
+    exchange.apply(ServiceReport("b", "bulk", {"p": waiting}), now_s=0)
+    pool_shares(queues, exchange, now_s=0)
+    assert pop(queues, 100)[HEAVY] > 90  # others are served at b
+    assert pool_shares(queues, exchange, now_s=100.0) == {}
+    assert pop(queues, 400) == {LIGHT: 200, HEAVY: 200}
+
+
+def test_a_raised_weight_is_of_one_claim() -> None:
+    queues = queues_with((job_of(LIGHT), 1_000), (job_of(HEAVY, reserved=0.5), 100))
+    pool = queues.pools["p"]
+    pool.raise_weights({LIGHT: 1.0, HEAVY: 50.0})
+    add(queues, job_of(HEAVY), 300, first=100)
+    assert pop(queues, 100) == {LIGHT: 50, HEAVY: 50}
+    add(queues, job_of(HEAVY, reserved=0.5), 1, first=400)
+    pool.raise_weights({LIGHT: 1.0, HEAVY: 50.0})
+    for chunk in queues.snapshot():
+        if chunk.job.tenant_id == HEAVY:
+            queues.remove(chunk)
+    add(queues, job_of(HEAVY, reserved=0.5), 100)
+    assert pop(queues, 100) == {LIGHT: 50, HEAVY: 50}
 
 
 def test_a_tenant_that_used_more_than_its_estimates_waits_for_the_others() -> None:
