@@ -10,6 +10,7 @@ from math import isfinite
 from core.errors import RecordUnreadableError
 from core.limits import ATTEMPT_MAX, NUMBER_MAX
 from core.outcomes import Outcome
+from core.tenant_claims import PriorityClass
 from topics.clients.dead_letter_sender import DeadLetterSender
 from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import RESULTS
@@ -38,6 +39,7 @@ def read_chunk(record: ReceivedRecord) -> Chunk:
         and isfinite(job.deadline_s)
         and isfinite(begin_by_s)
         and 0 <= (chunk.position or 0) <= NUMBER_MAX
+        and _has_valid_claim(job)
         and all(map(_is_in_range, chunk.items))
     ):
         raise RecordUnreadableError("the chunk holds numbers out of range")
@@ -110,6 +112,15 @@ def failed_outcomes(named: NamedItems, headers: dict[str, bytes]) -> Outcomes:
         for index in named.indexes
     ]
     return Outcomes(job, items)
+
+
+def _has_valid_claim(job: JobRef) -> bool:
+    """Whether shares can be computed from what the tenant is due: those of all depend on it."""
+    return (
+        1 <= job.weight <= NUMBER_MAX
+        and 0 <= job.reserved <= 1  # false for NaN, too
+        and 0 <= job.tenant_class < len(PriorityClass)
+    )
 
 
 def _is_in_range(item: Item) -> bool:
