@@ -10,6 +10,7 @@ calls of a tenant queue as one job, nearest deadline first.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from batcher.policy.fairness import VirtualCounters, service_cost
@@ -20,6 +21,9 @@ from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from batcher.queueing.prefix_groups import PrefixGroups
 from core.tenant_claims import PLAIN_CLAIM, TenantClaim
 from topics.records.records import JobRef
+
+UNAPPLIED_MAX: Final = 1_000
+"""Jobs of a tenant under one batch key whose corrections wait for their next chunk."""
 
 _CALLS = UUID(int=0)
 
@@ -70,12 +74,13 @@ class JobQueue:
 class TenantQueue:
     """The jobs of one tenant under one batch key."""
 
-    __slots__ = ("_counters", "_jobs", "_order")
+    __slots__ = ("_counters", "_jobs", "_order", "_unapplied")
 
     def __init__(self) -> None:
         self._counters: VirtualCounters[UUID] = VirtualCounters()
         self._jobs: dict[UUID, JobQueue] = {}
         self._order: IndexedPriorityQueue[UUID, tuple[int, float]] = IndexedPriorityQueue()
+        self._unapplied: dict[UUID, float] = {}  # tokens to charge jobs for when they return
 
     def __len__(self) -> int:
         """Jobs with chunks."""
@@ -88,6 +93,8 @@ class TenantQueue:
         if queue is None:
             queue = self._jobs[job_id] = JobQueue(chunk.job)
             self._counters.activate(job_id)
+            if self._unapplied:
+                self._counters.charge(job_id, self._unapplied.pop(job_id, 0.0))
         queue.add(chunk)
         queue.rank = rank
         self._update_order(job_id, queue)
@@ -114,10 +121,21 @@ class TenantQueue:
         self._update_order(job_id, self._jobs[job_id])
 
     def correct(self, job_id: UUID, correction: float) -> None:
-        """Charge a job that is here for tokens beyond the estimates; a refund if negative."""
+        """Charge a job for tokens beyond the estimates; a refund if negative.
+
+        A job without chunks here, whose items are all at replicas, is charged when it returns.
+        """
         if (queue := self._jobs.get(job_id)) is not None:
             self._counters.charge(job_id, correction)
             self._update_order(job_id, queue)
+            return
+        correction += self._unapplied.pop(job_id, 0.0)
+        if correction <= 0:  # at once, so that the job returns no lower than the others
+            self._counters.charge_if_known(job_id, correction)
+            return
+        while len(self._unapplied) >= UNAPPLIED_MAX:
+            del self._unapplied[next(iter(self._unapplied))]
+        self._unapplied[job_id] = correction
 
     def update_ranks(self, rank: Callable[[JobRef], int]) -> None:
         """Compute the rank of every job again."""

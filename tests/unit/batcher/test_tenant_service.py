@@ -13,6 +13,7 @@ from batcher.policy.service_exchange import RemoteService, ServiceExchange
 from batcher.policy.service_ledger import KEEP_S
 from batcher.queueing import tenant_service
 from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.queue_levels import UNAPPLIED_MAX, TenantQueue
 from batcher.queueing.queues import Queues
 from batcher.queueing.tenant_service import (
     charge_corrections,
@@ -212,3 +213,39 @@ def test_a_job_is_charged_what_its_items_used(batcher_id: str, served: tuple[int
     assert pop(queues, 10, attrgetter("job_id")) == +Counter(
         {modest.job_id: served[0], greedy.job_id: served[1]}
     )
+
+
+def test_a_job_whose_items_are_all_at_replicas_is_charged_when_it_returns() -> None:
+    """Usage arrives while the job has no chunk here: one job keeps one item, the other many."""
+    modest, greedy = (job_ref(number, tenant_id=LIGHT, pool="p") for number in (1, 2))
+    queues = queues_with((modest, 1_000), (greedy, 1))
+    served: Counter[UUID] = Counter()
+    for step in range(440):
+        job_id = next(iter(pop(queues, 1, attrgetter("job_id"))))
+        served[job_id] += 1
+        if job_id == greedy.job_id:
+            jobs = [JobUsage("b", LIGHT, job_id, 90.0)]  # it used 100 tokens, and not 10
+            charge_corrections(queues, UsageReport("r", "p", "bulk", [], jobs), batcher_id="b")
+            add(queues, greedy, 1, first=1 + step)
+    assert served[greedy.job_id] == pytest.approx(40, abs=2)
+    assert served[modest.job_id] == pytest.approx(400, abs=2)
+
+
+def test_corrections_of_a_job_that_is_away_are_summed_and_refund_no_more_than_its_lead() -> None:
+    modest, other = (job_ref(number, tenant_id=LIGHT, pool="p") for number in (1, 2))
+    queues = queues_with((modest, 1_000), (other, 1))
+    pop(queues, 4)
+    for correction in (300.0, -100.0, -1_000.0):
+        jobs = [JobUsage("b", LIGHT, other.job_id, correction)]
+        charge_corrections(queues, UsageReport("r", "p", "bulk", [], jobs), batcher_id="b")
+    add(queues, other, 100, first=1)
+    assert pop(queues, 20, attrgetter("job_id")) == {modest.job_id: 10, other.job_id: 10}
+
+
+def test_corrections_of_jobs_that_never_return_are_bounded() -> None:
+    queue = TenantQueue()
+    queue.add(buffered(job_of(LIGHT), range(1)), 0)
+    for number in range(UNAPPLIED_MAX + 10):
+        queue.correct(UUID(int=100 + number), 5.0)
+    assert len(queue._unapplied) == UNAPPLIED_MAX
+    assert UUID(int=100) not in queue._unapplied
