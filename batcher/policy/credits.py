@@ -131,7 +131,7 @@ class CreditLedger:
         """Apply grants of a replica whose state is known: 5,000 a second with 1,000 replicas."""
         silence_s = now_s - known.read_s
         known.read_s = now_s
-        if granted == known.granted and silence_s <= STALE_S:
+        if granted == known.granted and silence_s <= min(STALE_S, self._silence_s_max):
             return  # its rank is the same
         if known.granted <= known.sent or silence_s > self._silence_s_max:
             known.free_since_s = now_s

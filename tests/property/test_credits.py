@@ -299,3 +299,17 @@ def test_a_search_among_a_thousand_replicas_ranks_few() -> None:
     for _ in range(100):
         book.spend(best(book, 0.0).capacity.replica_id, 1, now_s=0.0)
     assert len(ranked) <= 300
+
+
+@pytest.mark.parametrize("silence_s_max", [0.5, 1.0, 3.0])
+def test_a_replica_with_constant_grants_is_chosen_again_after_a_silence(
+    silence_s_max: float,
+) -> None:
+    known = CreditLedger("b", "bulk", silence_s_max=silence_s_max)
+    for now_s in (0.0, 0.1):
+        known.record_grants(grants(8), now_s=now_s)
+    for silent_s in (0.0, 0.2, 1.2, 4.0):
+        now_s += silent_s
+        known.best("p", now_s=now_s)  # may find that it is silent
+        known.record_grants(grants(8), now_s=now_s)
+        assert best(known, now_s).capacity.replica_id == "r"
