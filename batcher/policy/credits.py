@@ -225,9 +225,12 @@ class CreditLedger:
         Each restart of a replica is a new replica.
         """
         for replica_id, known in list(self._replicas.items()):
-            known.window -= (known.window - max(0, known.granted - known.sent)) // WINDOW_DECAY
+            not_free = known.window - max(0, known.granted - known.sent)
+            known.window -= -(-not_free // WINDOW_DECAY)  # rounded up, so that it ends at 0
             if self._is_silent(known, now_s):
                 self._discard(replica_id, known.capacity.pool)
+            elif not_free:
+                self._update_load(known)
             if now_s - known.read_s > FORGET_AFTER_S:
                 del self._replicas[replica_id]
                 self._leave_pool(replica_id, known.capacity.pool)

@@ -313,3 +313,22 @@ def test_a_replica_with_constant_grants_is_chosen_again_after_a_silence(
         known.best("p", now_s=now_s)  # may find that it is silent
         known.record_grants(grants(8), now_s=now_s)
         assert best(known, now_s).capacity.replica_id == "r"
+
+
+@pytest.mark.parametrize("window", [1, 7, 8, 500])
+def test_a_credit_that_was_withdrawn_is_no_load_for_long(window: int) -> None:
+    """Another batcher may have it for good; grants that stay equal change no load."""
+    known = ledger(*(capacity(window, replica_id=name) for name in "ab"))
+    ring = known.ring("p")
+    known.record_grants(grants(0, replica_id="a"), now_s=0.0)
+    known.record_grants(grants(window, replica_id="b"), now_s=0.0)
+    assert not ring.has_space("a")
+    for second in range(1, 61):
+        known.record_grants(grants(0, replica_id="a"), now_s=second)
+        known.record_grants(grants(window, replica_id="b"), now_s=second)
+        known.forget_silent_replicas(now_s=second)
+    assert known.replica("a").load == 0
+    assert ring.has_space("a")
+    known.forget_silent_replicas(now_s=100.0)
+    assert known.candidates("p") == frozenset()
+    assert ring.primary(0) is None
