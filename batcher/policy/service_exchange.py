@@ -6,12 +6,12 @@ tenants are due: their effective weights, each divided between the batchers wher
 tenant wait.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from core.tenant_claims import NORMAL_CLASS, PLAIN_CLAIM, TenantClaim, effective_weights
+from core.tenant_claims import NORMAL_CLASS, TenantClaim, effective_weights
 from topics.records.records import ServiceReport, TenantService
 
 SILENCE_S_MAX: Final = 3.0
@@ -82,12 +82,7 @@ class ServiceExchange:
         return found
 
     def weights(
-        self,
-        pool: str,
-        waiting: Iterable[UUID],
-        claims: Mapping[UUID, TenantClaim],
-        *,
-        now_s: float,
+        self, pool: str, claims: Mapping[UUID, TenantClaim], *, now_s: float
     ) -> dict[UUID, float]:
         """Return the effective weights of all tenants that wait at any batcher.
 
@@ -99,8 +94,7 @@ class ServiceExchange:
             for one in tenants.values()
             if one.waiting
         }
-        found |= {tenant_id: claims.get(tenant_id, PLAIN_CLAIM) for tenant_id in waiting}
-        return effective_weights(found)
+        return effective_weights(found | dict(claims))
 
     def share(
         self, pool: str, waiting: Mapping[UUID, int], weights: Mapping[UUID, float], *, now_s: float

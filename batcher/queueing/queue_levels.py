@@ -172,7 +172,7 @@ class PoolQueue:
     counters: TenantOrder[UUID]
     claims: dict[UUID, TenantClaim] = field(default_factory=dict)  # of the active tenants
     discounts: dict[UUID, float] = field(default_factory=dict)  # weights by effective weights
-    left_claims: dict[UUID, TenantClaim] = field(default_factory=dict)  # unless they are plain
+    left_claims: dict[UUID, TenantClaim] = field(default_factory=dict)  # of others, unless plain
     ledger: ServiceLedger = field(default_factory=ServiceLedger)
     charges: ServiceLedger = field(default_factory=ServiceLedger)  # by any batcher, less refunds
     item_count: int = 0
@@ -192,9 +192,20 @@ class PoolQueue:
         """Remove a tenant that has no work here any more."""
         claim = self.claims.pop(tenant_id)
         self.discounts.pop(tenant_id, None)
+        self._remember_claim(tenant_id, claim)
+        self.counters.deactivate(tenant_id)
+
+    def remember_claim(self, job: JobRef) -> None:
+        """Remember the claim of a tenant whose record is counted, but not added yet."""
+        if job.tenant_id not in self.claims:
+            claim = TenantClaim(job.weight, job.reserved, job.tenant_class)
+            self._remember_claim(job.tenant_id, claim)
+
+    def _remember_claim(self, tenant_id: UUID, claim: TenantClaim) -> None:
         if claim != PLAIN_CLAIM:
             self.left_claims[tenant_id] = claim
-        self.counters.deactivate(tenant_id)
+        else:
+            self.left_claims.pop(tenant_id, None)
 
     def raise_weights(self, effective: Mapping[UUID, float]) -> None:
         """Let counters follow effective weights where reserved shares raise them.

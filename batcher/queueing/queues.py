@@ -82,6 +82,7 @@ class Queues:
 
     def reserve(self, record: BufferedChunk | DeferredRecord) -> None:
         """Count items that are added or dropped later, after a check or after they were read."""
+        self.pool(record.job.pool).remember_claim(record.job)
         self.reserved_count += record.item_count
         self._use(record.job, record.item_count, record.byte_count)
 

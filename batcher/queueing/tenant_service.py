@@ -54,12 +54,14 @@ def _tenant_service(pool: PoolQueue, tenant_id: UUID, waiting: int) -> TenantSer
 
 def prune_service(queues: Queues, *, now_s: float) -> None:
     """Forget tenants that were not served for a while, and restored ones that did not come."""
-    for pool in queues.pools.values():
+    waiting = queues.waiting_by_tenant()
+    for name, pool in queues.pools.items():
         if pool.counters.expects_clients and now_s - pool.restored_s > EXPECTED_S:
             pool.counters.end_restore()
         pool.ledger.prune(pool.claims, now_s=now_s)
         pool.charges.prune(pool.claims, now_s=now_s)
-        pool.left_claims = {key: one for key, one in pool.left_claims.items() if key in pool.ledger}
+        known = {*pool.ledger, *waiting[name]}
+        pool.left_claims = {key: one for key, one in pool.left_claims.items() if key in known}
 
 
 def restore_service(queues: Queues, leads: Leads, *, now_s: float) -> None:
@@ -107,7 +109,8 @@ def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> d
     shares = {}
     for name, waiting in queues.waiting_by_tenant().items():
         if (pool := queues.pools.get(name)) is not None:
-            weights = exchange.weights(name, waiting, pool.claims, now_s=now_s)
+            claims = {tenant_id: pool.known_claim(tenant_id) for tenant_id in waiting}
+            weights = exchange.weights(name, claims, now_s=now_s)
             pool.raise_weights(weights)
             shares[name] = exchange.share(name, waiting, weights, now_s=now_s)
     return shares

@@ -22,6 +22,7 @@ from batcher.queueing.tenant_service import (
     prune_service,
     report_service,
 )
+from core.tenant_claims import PLAIN_CLAIM
 from tests.unit.batcher.builders import buffered, job_ref
 from topics.records.records import (
     Item,
@@ -149,6 +150,34 @@ def test_a_raised_weight_is_of_one_claim() -> None:
             queues.remove(chunk)
     add(queues, job_of(HEAVY, reserved=0.5), 100)
     assert pop(queues, 100) == {LIGHT: 50, HEAVY: 50}
+
+
+def test_reports_and_shares_have_the_claim_of_a_tenant_whose_records_are_not_added_yet() -> None:
+    """Redelivered items are checked first; deferred records are read again."""
+    queues = queues_with((job_of(LIGHT), 10))
+    claim = {"weight": 50, "reserved": 0.5, "tenant_class": 0}
+    chunk = buffered(job_of(HEAVY, **claim), range(10))
+    queues.reserve(chunk)
+    for now_s in (0.0, 2 * KEEP_S):
+        prune_service(queues, now_s=now_s)
+    entry = next(one for one in report_service(queues)["p"] if one.tenant_id == HEAVY)
+    assert (entry.waiting, entry.weight, entry.reserved, entry.tenant_class) == (10, 50, 0.5, 0)
+    exchange = ServiceExchange("a", "bulk")
+    exchange.apply(ServiceReport("b", "bulk", {"p": []}), now_s=0)
+    shares = pool_shares(queues, exchange, now_s=0)
+    assert shares == {"p": pytest.approx(50 / 0.95)}  # the lower class has 5 %
+    queues.release(chunk)
+    prune_service(queues, now_s=4 * KEEP_S)
+    assert queues.pools["p"].left_claims == {}
+
+
+def test_a_claim_that_a_tenant_no_longer_has_is_forgotten() -> None:
+    queues = Queues(items_max=100, bytes_max=2**20)
+    for claim in ({"weight": 50, "reserved": 0.5}, {}):
+        chunk = buffered(job_of(HEAVY, **claim), range(1))
+        queues.add(chunk, now_s=0.0)
+        queues.remove(chunk)
+    assert queues.pools["p"].known_claim(HEAVY) == PLAIN_CLAIM
 
 
 def test_a_tenant_that_used_more_than_its_estimates_waits_for_the_others() -> None:
