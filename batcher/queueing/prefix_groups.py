@@ -3,7 +3,7 @@
 Within the turn of its tenant a batch takes a run of one group, then groups of the same replica.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from batcher.policy.hash_ring import HashRing, hash_key
@@ -13,6 +13,9 @@ from batcher.queueing.buffered_chunk import BufferedChunk
 
 if TYPE_CHECKING:
     from batcher.queueing.queue_levels import JobQueue
+
+_NEW_MIN: Final = 64
+"""New groups, some of which may have left, that are always kept."""
 
 
 class PrefixGroups:
@@ -42,6 +45,8 @@ class PrefixGroups:
             chunks = self._chunks[group] = IndexedPriorityQueue()
             self._keys[group] = hash_key(self._job_id.bytes, b"%d" % group)
             self._new.append(group)
+            if len(self._new) > 2 * len(self._keys) + _NEW_MIN:  # no batch has searched for long
+                self._new = [group for group in self._keys if group not in self._owners]
         chunks.set_priority(chunk, chunk.position)
 
     def remove(self, chunk: BufferedChunk) -> None:

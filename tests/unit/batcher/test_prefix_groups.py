@@ -8,7 +8,7 @@ from batcher.inbound.unreadable_records import read_chunk
 from batcher.outbound.batch_sender import merge_chunks
 from batcher.policy.prefix_affinity import PASSES_MAX
 from batcher.queueing.buffered_chunk import GROUP_ITEMS_MIN, BufferedChunk
-from batcher.queueing.prefix_groups import GroupChoice
+from batcher.queueing.prefix_groups import GroupChoice, PrefixGroups
 from batcher.queueing.queues import Queues
 from tests.property.test_hash_ring import ring_of
 from tests.unit.batcher.builders import job_ref
@@ -137,6 +137,24 @@ def test_turns_of_tenants_are_as_long_with_groups() -> None:
     batch = pop(queues_of(*chunks), 120, choice)
     assert Counter(one.job.job_id.int for one in batch for _ in one.items) == {1: 60, 2: 60}
     assert set(numbers([one for one in batch if one.job == JOB])) == {1}
+
+
+def test_groups_that_come_and_go_without_a_search_leave_nothing_behind() -> None:
+    """A head without a group is always first: no batch of the job searches for owners."""
+    groups = PrefixGroups(JOB.job_id)
+    for number in range(1, 2_000):
+        chunk = grouped([number])
+        groups.add(chunk)
+        groups.remove(chunk)
+    waiting = [grouped([number]) for number in range(5_000, 5_010)]
+    for chunk in waiting:
+        groups.add(chunk)
+    assert len(groups._new) < 100
+    for chunk in waiting:
+        owned = groups.owned_by("r0", ring_of([1]))
+        assert owned == chunk.prefix_group
+        groups.remove(chunk)
+    assert groups.owned_by("r0", ring_of([1])) is None
 
 
 class GroupBench(Bench):
