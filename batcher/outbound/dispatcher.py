@@ -154,7 +154,8 @@ class Dispatcher:
         now: Instant,
     ) -> None:
         choice = None
-        if self._queues.has_groups:
+        pool = self._queues.pools[queue.key.pool]
+        if pool.grouped_count:
             replica, choice = place_batch(
                 self._queues, self._ledger, queue, replica, now_s=now.monotonic_s
             )
@@ -165,7 +166,7 @@ class Dispatcher:
             choice=choice,
             token_count_max=self._limits.token_count_max,
             turn_items_max=turn_items(
-                len(self._queues.pools[queue.key.pool].counters),
+                len(pool.counters),
                 items_per_s=replica.capacity.items_per_s,
                 item_count_max=item_count_max,
             ),

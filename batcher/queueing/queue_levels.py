@@ -176,6 +176,7 @@ class PoolQueue:
     ledger: ServiceLedger = field(default_factory=ServiceLedger)
     charges: ServiceLedger = field(default_factory=ServiceLedger)  # by any batcher, less refunds
     item_count: int = 0
+    grouped_count: int = 0  # chunks with a prefix group
     last_added_s: float = float("-inf")  # monotonic
     restored_s: float = float("-inf")  # monotonic: when leads of an earlier process were set
 

@@ -48,12 +48,6 @@ class Queues:
         self.reserved_count = 0
         self.deferred = DeferredRecords(deferred_max)
         self._chunks: set[BufferedChunk] = set()
-        self._grouped_count = 0  # chunks with a prefix group
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether items with a prefix group wait."""
-        return self._grouped_count > 0
 
     @property
     def is_full(self) -> bool:
@@ -140,7 +134,7 @@ class Queues:
         pool.activate(job)
         self._count(pool, queue, chunk, +1)
         self._chunks.add(chunk)
-        self._grouped_count += chunk.prefix_group != 0
+        pool.grouped_count += chunk.prefix_group != 0
 
     def pop_batch(
         self,
@@ -193,9 +187,9 @@ class Queues:
             return
         chunk.is_removed = True
         self._chunks.discard(chunk)
-        self._grouped_count -= chunk.prefix_group != 0
         job, key = chunk.job, batch_key_of(chunk.job)
         pool = self.pools[key.pool]
+        pool.grouped_count -= chunk.prefix_group != 0
         queue = pool.batch_keys[key]
         self._count(pool, queue, chunk, -1)
         tenant = queue.tenants[job.tenant_id]

@@ -94,10 +94,11 @@ def test_a_chunk_of_several_groups_is_split_where_a_run_is_long_enough() -> None
 def test_queues_lose_no_item_of_a_split_chunk() -> None:
     queues = queues_of(grouped([1] * 50 + [2] * 50), grouped([2] * 30 + [0] * 30, first=100))
     assert queues.item_count == 160
-    had_groups = queues.has_groups
+    pool = queues.pools["p"]
+    assert pool.grouped_count == 3  # the last 30 items have no group
     seen = [item.index for _ in range(20) for chunk in _popped(queues) for item in chunk.items]
     assert seen == list(range(160))
-    assert (had_groups, queues.has_groups) == (True, False)
+    assert pool.grouped_count == 0
     assert queues.item_count == queues.byte_count == 0
 
 
@@ -141,20 +142,21 @@ def test_turns_of_tenants_are_as_long_with_groups() -> None:
 
 def test_groups_that_come_and_go_without_a_search_leave_nothing_behind() -> None:
     """A head without a group is always first: no batch of the job searches for owners."""
-    groups = PrefixGroups(JOB.job_id)
+    groups, ring = PrefixGroups(JOB.job_id), ring_of([1])
+    waiting = [grouped([number]) for number in range(5_000, 5_010)]
+    groups.add(waiting[0])
+    assert groups.owned_by("r0", ring) == 5_000
+    for chunk in waiting[1:]:
+        groups.add(chunk)
     for number in range(1, 2_000):
         chunk = grouped([number])
         groups.add(chunk)
         groups.remove(chunk)
-    waiting = [grouped([number]) for number in range(5_000, 5_010)]
-    for chunk in waiting:
-        groups.add(chunk)
     assert len(groups._new) < 100
     for chunk in waiting:
-        owned = groups.owned_by("r0", ring_of([1]))
-        assert owned == chunk.prefix_group
+        assert groups.owned_by("r0", ring) == chunk.prefix_group
         groups.remove(chunk)
-    assert groups.owned_by("r0", ring_of([1])) is None
+    assert groups.owned_by("r0", ring) is None
 
 
 class GroupBench(Bench):
@@ -208,6 +210,21 @@ def test_a_group_stays_at_its_replica_when_all_are_busy() -> None:
     assert sticky >= 0.8 * 40 * 400
     loads = Counter(name for name, _, _ in bench.recorder.sent)
     assert max(loads.values()) <= 1.5 * min(loads.values())
+
+
+def test_groups_of_a_pool_cost_other_pools_nothing() -> None:
+    bench = GroupBench(2)
+    bench.grant(200, replica="other", pool="other", concurrency=64)
+    bench.queues.add(grouped([3] * 10, job=job_ref(2, pool="other")), now_s=bench.clock.now_s)
+    bench.ledger.spend("other", 200, now_s=bench.clock.now_s)  # the groups wait
+    bench.add_groups([0], 100)
+    bench.dispatcher.dispatch()
+    assert set(bench.recorder.replicas()) <= {"r0", "r1"}
+    assert bench.recorder.sent
+    assert not bench.ledger._rings
+    bench.add_groups([1], 100)
+    bench.dispatcher.dispatch()
+    assert set(bench.ledger._rings) == {"p"}
 
 
 def test_one_group_alone_uses_every_replica() -> None:
