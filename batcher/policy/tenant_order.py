@@ -15,7 +15,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from batcher.policy.fairness import VirtualCounters
 from batcher.policy.reserved_service import ReservedService
-from core.tenant_claims import PLAIN_CLAIM, TRICKLE_SHARE, TenantClaim
+from core.tenant_claims import PLAIN_CLAIM, RESERVED_TOTAL_MAX, TRICKLE_SHARE, TenantClaim
 
 K = TypeVar("K", bound=Hashable)
 
@@ -43,6 +43,7 @@ class TenantOrder(Generic[K]):
         self._claims: dict[K, TenantClaim] = {}  # of the active tenants
         self._counters: dict[int, VirtualCounters[K]] = {}  # by class
         self._due: ReservedService[K | _Trickle] = ReservedService()
+        self._reserved_total = 0.0  # of the active tenants
         self._single: VirtualCounters[K] | None = None  # of all tenants, if nothing else counts
 
     def __len__(self) -> int:
@@ -88,6 +89,7 @@ class TenantOrder(Generic[K]):
         counters = self._of_class(claim.tenant_class)
         counters.activate(tenant)
         if claim.reserved:
+            self._reserved_total += claim.reserved
             self._due.activate(tenant, claim.reserved)
         if counters is not self._single or claim.reserved:
             self._update_classes()
@@ -99,6 +101,7 @@ class TenantOrder(Generic[K]):
             return
         self._counters[claim.tenant_class].deactivate(tenant)
         if self._single is None:
+            self._reserved_total -= claim.reserved
             self._due.deactivate(tenant)
             self._update_classes()
 
@@ -145,6 +148,7 @@ class TenantOrder(Generic[K]):
         if known.tenant_class != claim.tenant_class:
             lead = self._counters[known.tenant_class].leave(tenant)
             self._of_class(claim.tenant_class).activate(tenant, lead)
+        self._reserved_total += claim.reserved - known.reserved
         if claim.reserved:
             self._due.activate(tenant, claim.reserved)
         else:
@@ -192,14 +196,19 @@ class TenantOrder(Generic[K]):
         return place, key
 
     def _count(self, tenant: K, tenant_class: int | None, tokens: float) -> None:
-        """Count tokens. Those of a reserved share are no part of the trickle of the class."""
+        """Count tokens. Those of a reserved share are no part of the trickle of the class.
+
+        Reserved shares of more than their largest sum are reduced to it in proportion, as in
+        `effective_weights`: records may hold shares of different times.
+        """
         due = self._due
         if not due.is_behind(tenant) and tenant_class is not None:
             trickle = _Trickle(tenant_class)
             if trickle in due:
                 due.charge(trickle, tokens)
         if tenant in due:
-            due.charge(tenant, tokens)
+            excess = max(1.0, self._reserved_total / RESERVED_TOTAL_MAX)
+            due.charge(tenant, tokens * excess)
         due.count(tokens)
 
     def _update_classes(self) -> None:

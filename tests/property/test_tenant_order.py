@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batcher.policy.fairness import service_cost
 from batcher.policy.reserved_service import ReservedService
 from batcher.policy.tenant_order import TenantOrder
-from core.tenant_claims import RESERVED_TOTAL_MAX, TRICKLE_SHARE, TenantClaim
+from core.tenant_claims import RESERVED_TOTAL_MAX, TRICKLE_SHARE, TenantClaim, effective_weights
 
 COST_MAX = 500
 COSTS = st.lists(st.integers(1, COST_MAX), min_size=1, max_size=400)
@@ -194,6 +194,25 @@ def test_claims_by_turns_take_nothing_away(
         order.charge(tenant, service_cost(100, weight), 100)
         served[tenant] += 1
     assert served[0] >= least * 10_000 - 20
+
+
+def test_reserved_shares_above_their_largest_sum_are_reduced_in_proportion() -> None:
+    """Records may hold shares of different times: the others still have what is left."""
+    order: TenantOrder[int] = TenantOrder()
+    claims = [TenantClaim(1, 0.6), TenantClaim(1, 1.0), TenantClaim(1), TenantClaim(1, 0.0, 2)]
+    for tenant, claim in enumerate(claims):
+        order.activate(tenant, claim)
+    served: Counter[int] = Counter()
+    for _ in range(20_000):
+        tenant = order.first(range(4))
+        serve(order, claims, tenant, 10)
+        served[tenant] += 1
+    due = effective_weights(dict(enumerate(claims)))
+    for tenant in range(4):
+        assert served[tenant] == pytest.approx(20_000 * due[tenant] / sum(due.values()), abs=20)
+    order.activate(1, TenantClaim())
+    order.deactivate(0)
+    assert order._reserved_total == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("lead", [-40.0, 0.0, 30.0])
