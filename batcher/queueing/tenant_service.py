@@ -103,8 +103,8 @@ def pool_shares(queues: Queues, exchange: ServiceExchange, *, now_s: float) -> d
     follow the weights, since it serves reserved shares by its own order.
     """
     if not exchange.has_others(now_s=now_s):
-        for pool in queues.pools.values():
-            pool.raise_weights({})
+        for known in queues.pools.values():
+            known.raise_weights({})
         return {}
     shares = {}
     for name, waiting in queues.waiting_by_tenant().items():
