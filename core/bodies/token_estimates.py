@@ -125,20 +125,21 @@ _GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 def _of_chat(chat: _Chat, text_tokens: int) -> RequestedTokens:
     limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
-    choices = 1 if chat.n is None else max(1, chat.n)
+    choices = max(1, _checked(chat.n or 1))
     return RequestedTokens(text_tokens, choices, None if limit is None else _checked(limit))
 
 
 def _of_completion(completion: _Completion, text_tokens: int) -> RequestedTokens:
     prompts, tokens = _prompts_and_tokens(completion.prompt)
-    choices = max(1, completion.n or 1, completion.best_of or 1)
+    choices = max(1, _checked(completion.n or 1), _checked(completion.best_of or 1))
     limit = _COMPLETION_TOKENS if completion.max_tokens is None else completion.max_tokens
     prompt = text_tokens if tokens is None else tokens
-    return RequestedTokens(prompt, prompts * choices, _checked(limit))
+    return RequestedTokens(prompt, _checked(prompts * choices), _checked(limit))
 
 
-def _checked(limit: int) -> int:
-    return min(max(0, limit), CONTEXT_TOKENS_MAX)
+def _checked(number: int) -> int:
+    """Return a number that a client gave, before any arithmetic: no float holds 10**400."""
+    return min(max(0, number), CONTEXT_TOKENS_MAX)
 
 
 def _prompts_and_tokens(prompt: msgspec.Raw) -> tuple[int, int | None]:

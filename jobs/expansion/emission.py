@@ -44,6 +44,12 @@ class _Request(msgspec.Struct, gc=False):
 _REQUEST: Final = msgspec.json.Decoder(_Request)
 
 
+class ItemParsingError(InputChangedError):
+    """A valid line could not be parsed: a defect of Millrace, which must stop only its job."""
+
+    code = "item_parsing_failed"
+
+
 class ItemReader:
     """Reads the items of a validated file in emission order, from a cursor. Not thread-safe."""
 
@@ -128,20 +134,26 @@ def parse_item(
     *,
     prefix_group: int = 0,
 ) -> Item:
-    """Return the item in a line of a validated file. Raises InputChangedError.
+    """Return the item in a line of a validated file. Raises InputChangedError, and no other error.
 
     `expected_output` is the expected tokens of one sequence.
     """
-    request = decode_validated(_REQUEST.decode, line, index)
-    if type(request.custom_id) is not str:
-        raise InputChangedError(index=index)
-    body = bytes(request.body)
-    requested = requested_tokens(endpoint, body)
-    output = requested.expected_output(expected_output)
+    try:
+        request = decode_validated(_REQUEST.decode, line, index)
+        if type(request.custom_id) is not str:
+            raise InputChangedError(index=index)
+        body = bytes(request.body)
+        requested = requested_tokens(endpoint, body)
+        output = requested.expected_output(expected_output)
+        total = requested.total_with(output)
+    except MillraceError:
+        raise
+    except Exception:  # noqa: BLE001  one line would end each intake that takes its job
+        _LOG.exception("an item cannot be parsed", extra={"index": index})
+        raise ItemParsingError(index=index) from None
     length = 0
     if len(body) > CHUNK_BYTES_MAX:  # it travels by reference
         body, length = b"", len(line or b"")
-    total = requested.total_with(output)
     return Item(index, request.custom_id, body, total, 1, offset, length, output, prefix_group)
 
 

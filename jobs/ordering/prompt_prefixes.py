@@ -82,10 +82,17 @@ def predicted_output(body: Mapping[str, Any]) -> int:
     limit = body.get("max_completion_tokens")
     if limit is None:
         limit = body.get("max_tokens")
-    choices = body.get("n")
-    tokens = limit / 2 if type(limit) is int and limit > 0 else OUTPUT_TOKENS_PRIOR
-    count = choices if type(choices) is int and choices > 0 else 1
-    return int(min(tokens * count, CONTEXT_TOKENS_MAX))
+    named, choices = _checked(limit), _checked(body.get("n"))
+    tokens = named / 2 if named else OUTPUT_TOKENS_PRIOR
+    return int(min(tokens * (choices or 1), CONTEXT_TOKENS_MAX))
+
+
+def _checked(number: object) -> int:
+    """Return a number that a client gave, before any arithmetic: no float holds 10**400.
+
+    0 stands for all that is no positive integer.
+    """
+    return min(max(0, number), CONTEXT_TOKENS_MAX) if type(number) is int else 0
 
 
 def prompt_start(body: Mapping[str, Any]) -> str:
