@@ -34,8 +34,18 @@ def job_key_name(job_id: UUID) -> str:
 
 
 def order_prefix(job_id: UUID) -> str:
-    """Return the key prefix of the ordered lines of a job; they go when it ends."""
+    """Return the key prefix of the orders of a job."""
     return f"{ORDERS}{job_id.hex}/"
+
+
+def lines_key(order_key: str) -> str:
+    """Return the key of the ordered lines of a file, which go when the job ends."""
+    return f"{order_key}/lines"
+
+
+def positions_key(order_key: str) -> str:
+    """Return the key of the positions of a file's items, which stay as long as the job."""
+    return f"{order_key}/positions"
 
 
 def answer_prefix(job_id: UUID) -> str:

@@ -16,10 +16,11 @@ from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.bodies.token_estimates import requested_tokens
 from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
+from core.object_names import lines_key
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.input.line_reader import InputChangedError, Line, decode_validated, input_lines
-from jobs.ordering.ordered_files import PREFIX_BYTES_MAX, lines_key, parse_ordered_line
+from jobs.ordering.ordered_files import PREFIX_BYTES_MAX, parse_ordered_line
 from jobs.settings import LINE_BYTES_CEILING
 from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys

@@ -28,11 +28,13 @@ from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
 from jobs.expansion.reader_slots import WAIT_S_MAX, ReaderSlots, wait_for_opening
 from jobs.expansion.windows import rotate
 from jobs.input.input_files import InputFile
-from jobs.input.line_reader import InputChangedError
+from jobs.input.line_reader import InputChangedError, file_lines
 from jobs.leasing.job_backoff import JobBackoff
 from jobs.ordering.last_items import longest_last_items_first
+from jobs.ordering.ordered_files import restore_lines
 from jobs.store.copies import find_copy_indexes
 from storage.crypto.data_keys import DataKeys
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 from topics.clients.tracked_sends import TrackedSends
@@ -225,7 +227,16 @@ class Expander:
         """Load the key of a job, if it has one, and open its file. Called in a slot's thread."""
         if ref.key_name:
             self._keys.load_or_create(ref.key_name)
-        return ItemReader(self.objects, ref, start, file.order_key, file.first_index)
+        open_file = partial(ItemReader, self.objects, ref, start, file.order_key, file.first_index)
+        try:
+            return open_file()
+        except ObjectNotFoundError:
+            if not file.order_key:
+                raise
+            # The job had ended before Postgres was restored.
+            read = partial(file_lines, self.objects, file.key)
+            restore_lines(self.objects, file.order_key, read)
+            return open_file()
 
     def _adopt_opened(self) -> None:
         """Adopt the readers that were opened since the last round. A failure suspends its job."""

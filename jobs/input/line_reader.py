@@ -99,6 +99,12 @@ def input_lines(
         yield number + 1, offset, line
 
 
+def file_lines(objects: ObjectStore, key: str) -> Iterator[Line]:
+    """Yield the lines of a validated file. Raises the errors of the object store."""
+    with objects.read(key) as blocks:
+        yield from input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+
+
 def _without_bom(blocks: Iterable[bytes]) -> tuple[Iterator[bytes], int]:
     """Return the blocks behind a byte order mark, and its length in bytes."""
     rest = iter(blocks)

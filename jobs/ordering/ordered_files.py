@@ -4,8 +4,10 @@
     <key>/positions   for each item of the file in its order: position in <key>/lines, group
 
 Both are written before the verdict that names them. Group numbers mean nothing outside their file,
-and no hash of a prompt is stored. The lines are as readable as the file itself, and the objects go
-when the job ends (`orders_without_open_job`).
+and no hash of a prompt is stored. The lines are as readable as the file itself, and go when the job
+ends. The positions, 8 bytes an item, stay as long as the job, unless its tenant retains nothing:
+after a restore of Postgres, a job that had ended is in progress again, and its cursor counts in
+this order. `restore_lines` then writes the lines again (`unneeded_orders` finds what is left over).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +16,7 @@ from uuid import UUID
 
 import numpy as np
 
-from core.object_names import order_prefix
+from core.object_names import lines_key, order_prefix, positions_key
 from jobs.input.input_files import InputFiles
 from jobs.input.line_reader import InputChangedError, Line
 from jobs.ordering.item_order import Ints, ItemOrder
@@ -49,16 +51,6 @@ def new_order_key(job_id: UUID, file_number: int, epoch: int) -> str:
     return f"{order_prefix(job_id)}{file_number}-{epoch}"
 
 
-def lines_key(order_key: str) -> str:
-    """Return the key of the ordered lines."""
-    return f"{order_key}/lines"
-
-
-def positions_key(order_key: str) -> str:
-    """Return the key of the positions."""
-    return f"{order_key}/positions"
-
-
 def write_order(
     objects: ObjectStore, key: str, order: ItemOrder, read_lines: Callable[[], Iterable[Line]]
 ) -> None:
@@ -72,6 +64,26 @@ def write_order(
     with objects.begin_upload(positions_key(key)) as upload:
         _write(upload, memoryview(pairs.tobytes()))
         upload.complete()
+    _write_lines(objects, key, order, read_lines)
+
+
+def restore_lines(objects: ObjectStore, key: str, read_lines: Callable[[], Iterator[Line]]) -> None:
+    """Write the lines of a stored order again, byte for byte, from its positions and the file.
+
+    Several processes may do so at once. Raises InputChangedError, and the errors of reading and of
+    the object store.
+    """
+    pairs = _positions_of(read_object(objects, positions_key(key)))
+    sizes = np.fromiter((len(line or b"") for _, _, line in read_lines()), dtype=np.uint32)
+    if len(sizes) != len(pairs):
+        raise InputChangedError(order_key=key)
+    order = ItemOrder(pairs["position"], pairs["group"], sizes, 0)
+    _write_lines(objects, key, order, read_lines)
+
+
+def _write_lines(
+    objects: ObjectStore, key: str, order: ItemOrder, read_lines: Callable[[], Iterator[Line]]
+) -> None:
     with objects.begin_upload(lines_key(key)) as upload:
         for first, end in _parts(order):
             for line in _lines_between(order, first, end, read_lines()):
@@ -183,6 +195,12 @@ class OrderPositions:
         size = _POSITION.itemsize
         offset, length = indexes.start * size, len(indexes) * size
         data = read_object(self._objects, self._key, offset=offset, length=length)
-        if not data or len(data) % size or (is_exact and len(data) < length):
+        if is_exact and len(data) < length:
             raise InputChangedError(index=indexes.start)
-        return np.frombuffer(data, dtype=_POSITION)
+        return _positions_of(data)
+
+
+def _positions_of(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
+    if not data or len(data) % _POSITION.itemsize:
+        raise InputChangedError
+    return np.frombuffer(data, dtype=_POSITION)

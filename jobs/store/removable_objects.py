@@ -14,7 +14,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.object_names import ANSWERS, KEYS, ORDERS, REQUESTS, job_key_name
+from core.object_names import ANSWERS, KEYS, ORDERS, REQUESTS, job_key_name, positions_key
 from core.states import TERMINAL_STATES, JobKind
 from jobs.store.files import is_pinned
 from jobs.tables.files import files
@@ -123,10 +123,18 @@ def inputs_without_open_request(connection: sa.Connection, keys: Collection[str]
     return _keys_without_job(connection, group_keys_by_job(keys, REQUESTS), is_open)
 
 
-def orders_without_open_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
-    """Return the orders of jobs that ended: of a validation that was slower than its job's end."""
+def unneeded_orders(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+    """Return the orders of jobs that ended, of a validation that was slower than its job's end.
+
+    Positions stay as long as the job: a restored database may need them (`restore_lines`).
+    """
+    positions = {key for key in keys if key == positions_key(key.rpartition("/")[0])}
     is_open = jobs.c.state.not_in(TERMINAL_STATES)
-    return _keys_without_job(connection, group_keys_by_job(keys, ORDERS), is_open)
+    is_kept = sa.and_(jobs.c.deleted_at.is_(None), sa.not_(jobs.c.zero_retention))
+    others = group_keys_by_job(set(keys) - positions, ORDERS)
+    return _keys_without_job(connection, others, is_open) | _keys_without_job(
+        connection, group_keys_by_job(positions, ORDERS), sa.or_(is_open, is_kept)
+    )
 
 
 def job_keys_without_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:

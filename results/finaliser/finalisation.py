@@ -6,7 +6,7 @@ A finaliser that lost its lease deletes its objects; those of one that died are 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from core.errors import LeaseLostError, MillraceError
 from core.ids import JOB, new_uuid, public_id
-from core.object_names import answer_prefix, order_prefix
+from core.object_names import answer_prefix, order_prefix, positions_key
 from core.states import CloseReason, JobKind, JobState
 from jobs.input.input_files import input_files
 from jobs.leasing.leases import Lease, lock_lease
@@ -87,7 +87,10 @@ def finalise(
             if stored is not None:
                 store.delete(stored.key)
         raise
-    _delete_leftovers(store, lease, check)
+    # A restored database may need the positions: its cursor counts in them.
+    order_keys = [] if job.zero_retention else [file.order_key for file in inputs]
+    kept = {positions_key(key) for key in order_keys if key}
+    _delete_leftovers(store, lease, kept, check)
     return state
 
 
@@ -146,16 +149,21 @@ def _add_file(
     return file.file_id
 
 
-def _delete_leftovers(store: ObjectStore, lease: Lease, check: Callable[[], None]) -> None:
-    """Delete large answers that the files contain now, the order of the items, and files of
+def _delete_leftovers(
+    store: ObjectStore, lease: Lease, kept: Collection[str], check: Callable[[], None]
+) -> None:
+    """Delete large answers that the files contain now, orders but for `kept`, and files of
     attempts that died.
 
     The orphan sweep deletes what a stop or an unavailable store leaves.
     """
     try:
         _delete_older_epochs(store, lease)
-        for prefix in (order_prefix(lease.job_id), answer_prefix(lease.job_id)):
-            _delete_below(store, prefix, check)
+        for stored in list(islice(store.list(order_prefix(lease.job_id)), _DELETED_PER_ROUND)):
+            check()
+            if stored.key not in kept:
+                store.delete(stored.key)
+        _delete_below(store, answer_prefix(lease.job_id), check)
     except MillraceError as error:  # the job is terminal; only storage is wasted
         LOG.warning("objects left over", extra={"job": lease.job_id, "code": error.code})
 

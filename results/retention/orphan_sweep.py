@@ -29,9 +29,9 @@ from jobs.store.removable_objects import (
     files_without_row,
     inputs_without_open_request,
     job_keys_without_job,
-    orders_without_open_job,
     outputs_of_ended_batches,
     outputs_without_job,
+    unneeded_orders,
 )
 from results import metrics
 from results.finaliser.request_finaliser import unreferenced_answers
@@ -46,7 +46,7 @@ _RULES: Final[tuple[tuple[str, tuple[FindOrphans, ...]], ...]] = (
     (RESULTS, (files_without_row,)),
     (ANSWERS, (outputs_of_ended_batches, outputs_without_job, unreferenced_answers)),
     (REQUESTS, (inputs_without_open_request,)),
-    (ORDERS, (orders_without_open_job,)),
+    (ORDERS, (unneeded_orders,)),
     (KEYED_ANSWERS, (answers_without_idempotency_key,)),
     (KEYS, (job_keys_without_job,)),
     (CALL_KEYS, (call_keys,)),

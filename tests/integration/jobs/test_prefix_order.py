@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from core.object_names import ORDERS, order_prefix
+from core.object_names import ORDERS, order_prefix, positions_key
 from jobs.expansion.job_loads import OPEN
 from jobs.input.input_files import input_files
 from jobs.ordering.ordered_files import job_positions
 from jobs.recovery.resume import RESUME_DUE
 from jobs.store.controls import pause_job, resume_job
 from jobs.store.days import job_day
-from jobs.store.removable_objects import orders_without_open_job
+from jobs.store.removable_objects import unneeded_orders
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation import validator as validator_module
@@ -261,7 +261,7 @@ def finalised(site: Site, job_id: UUID) -> sa.Row[Any]:
 
 
 @pytest.mark.parametrize("zero_retention", [False, True])
-def test_the_output_has_the_order_of_the_file_and_the_order_goes(
+def test_the_output_has_the_order_of_the_file_and_the_ordered_lines_go(
     site: Site, zero_retention: bool
 ) -> None:
     job_id = site.job(shuffled_lines("x"), zero_retention=zero_retention)
@@ -272,7 +272,8 @@ def test_the_output_has_the_order_of_the_file_and_the_order_goes(
     site.write_rows(job_id, emitted, **({"body": b""} if zero_retention else {}))
     row = finalised(site, job_id)
     assert row.state == "completed"
-    assert [*site.objects.list(ORDERS)] == []
+    left = [] if zero_retention else [positions_key(row.order_key)]
+    assert site.order_objects(job_id) == left
     if zero_retention:
         return
     with site.engine.begin() as connection:
@@ -283,20 +284,44 @@ def test_the_output_has_the_order_of_the_file_and_the_order_goes(
     assert [line["custom_id"] for line in output] == [site.custom_id(n) for n in range(COUNT)]
 
 
-def test_the_order_of_a_cancelled_or_unknown_job_goes(site: Site) -> None:
-    job_id = site.job(shuffled_lines("x"))
-    keys = site.order_objects(job_id)
-    other = f"{order_prefix(UUID(int=5))}0-1/lines"
-    for state, removable in (
-        ("in_progress", {other}),
-        ("cancelling", {other}),
-        ("cancelled", {*keys, other}),
+def test_a_restored_job_continues_in_the_order_whose_lines_went(site: Site) -> None:
+    """The job ended after the backup: its lines are gone, and its cursor counts in them."""
+    job_id = site.job(shuffled_lines("x"), sealed=False, total_final=False)
+    process = site.start()
+    process.expander.run_once({job_id: 250})
+    before = site.emitted()
+    site.append(job_id, shuffled_lines("y", 400))
+    process.die()
+    for key in site.order_objects(job_id):
+        if key.endswith("/lines"):
+            site.objects.delete(key)
+
+    process = site.start("b")
+    assert site.emitter(process).re_emit_job(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 250
+    until(lambda: process.expander.run_once({job_id: 100}) == 100)
+    process.emit_all()
+    items = [item for chunk in site.chunks() if chunk.position is not None for item in chunk.items]
+    assert items[:250] == before
+    for part in (items[:COUNT], items[COUNT:]):
+        assert_in_groups(site, part)
+    assert sorted(item.index for item in items) == list(range(COUNT + 400))
+
+
+@pytest.mark.parametrize("zero_retention", [False, True])
+def test_the_order_of_a_cancelled_or_unknown_job_goes(site: Site, zero_retention: bool) -> None:
+    job_id = site.job(shuffled_lines("x"), zero_retention=zero_retention)
+    keys = set(site.order_objects(job_id))
+    lines = {key for key in keys if key.endswith("/lines")}
+    others = {f"{order_prefix(UUID(int=5))}0-1/{name}" for name in ("lines", "positions")}
+    for values, removable in (
+        ({"state": "in_progress"}, set()),
+        ({"state": "cancelling", "close_reason": "cancelled"}, set()),
+        ({"state": "cancelled"}, keys if zero_retention else lines),
+        ({"deleted_at": sa.func.now()}, keys),
     ):
-        if state != "in_progress":
-            values = {"state": state, "close_reason": "cancelled"}
-            execute(site.engine, sa.update(jobs).where(jobs.c.id == job_id).values(values))
+        execute(site.engine, sa.update(jobs).where(jobs.c.id == job_id).values(values))
         with site.engine.begin() as connection:
-            assert orders_without_open_job(connection, [*keys, other]) == removable, state
+            assert unneeded_orders(connection, keys | others) == removable | others, values
 
 
 def test_a_missing_order_fails_only_its_job(site: Site) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from core.limits import CHUNK_BYTES_MAX
+from core.object_names import lines_key
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.emission import ItemReader
 from jobs.expansion.job_loads import OpenJob
@@ -20,9 +21,9 @@ from jobs.ordering.item_order import ItemOrder
 from jobs.ordering.ordered_files import (
     OrderPositions,
     job_positions,
-    lines_key,
     new_order_key,
     parse_ordered_line,
+    restore_lines,
     write_order,
 )
 from jobs.ordering.prompt_prefixes import (
@@ -32,6 +33,7 @@ from jobs.ordering.prompt_prefixes import (
 )
 from jobs.recovery import re_emit
 from jobs.recovery.re_emit import emitted_ranges
+from storage.objects.errors import ObjectNotFoundError
 from tests.support.memory_objects import MemoryStore
 from topics.records.records import Item, JobRef
 
@@ -202,6 +204,31 @@ def test_a_stored_order_has_each_line_once_with_its_place(read_bytes: int) -> No
     groups = OrderPositions(objects, "orders/a/0-1")
     with patch.object(ordered_files, "_CACHED", 7):
         assert [groups.group_of(n) for n in range(100)] == order.groups.tolist()
+
+
+@pytest.mark.parametrize("read_bytes", [200, 10**6])
+def test_lines_that_went_are_written_again_byte_for_byte(read_bytes: int) -> None:
+    lines = [b"{%s}" % (b"%d " % n * (1 + n % 7)) for n in range(100)]
+    objects, _ = stored(an_order(lines), lines, read_bytes)
+    key = lines_key("orders/a/0-1")
+    before = objects.objects.pop(key)
+    content = b"\n\n".join(lines)
+
+    def restore(content: bytes) -> None:
+        with patch.object(ordered_files, "READ_BYTES", read_bytes):
+            restore_lines(
+                objects, "orders/a/0-1", lambda: input_lines([content], line_bytes_max=10**6)
+            )
+
+    for other in (content + b"\n{}", content[: len(content) // 2]):
+        with pytest.raises(InputChangedError):
+            restore(other)
+        assert key not in objects.objects
+    restore(content)
+    assert objects.objects[key] == before
+    objects.objects.clear()
+    with pytest.raises(ObjectNotFoundError):
+        restore(content)
 
 
 def test_a_file_that_is_shorter_than_its_order_is_refused() -> None:
