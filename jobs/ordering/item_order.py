@@ -22,8 +22,8 @@ ITEMS_MIN: Final = 2 * CHUNK_ITEMS_MAX
 SAVED_SHARE_MIN: Final = 0.1
 """Share of the prompt tokens that the order must save more than the file's own."""
 
-FILE_BYTES_MAX: Final = 4 * 1024**3
-"""Bytes of an ordered file at most: its copy takes 32 sequential reads."""
+FILE_BYTES_MAX: Final = 1024**3
+"""Bytes of an ordered file at most: its copy takes 8 sequential reads, in a thread of intake."""
 
 
 @dataclass(frozen=True, slots=True)
