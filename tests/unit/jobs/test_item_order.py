@@ -17,7 +17,7 @@ from jobs.expansion.job_loads import OpenJob
 from jobs.input.input_files import InputFile, InputFiles
 from jobs.input.line_reader import InputChangedError, Line, input_lines
 from jobs.ordering import ordered_files
-from jobs.ordering.item_order import ItemOrder
+from jobs.ordering.item_order import FileItems, ItemOrder, find_order
 from jobs.ordering.ordered_files import (
     OrderPositions,
     job_positions,
@@ -27,6 +27,7 @@ from jobs.ordering.ordered_files import (
     write_order,
 )
 from jobs.ordering.prompt_prefixes import (
+    PREFIX_CHARS,
     PromptPrefixes,
     predicted_output,
     prompt_start,
@@ -142,6 +143,32 @@ def test_memory_is_36_bytes_an_item_and_none_above_the_limit() -> None:
 )
 def test_the_start_is_what_the_engine_sees(body: dict[str, Any], start: str) -> None:
     assert prompt_start(body) == start
+
+
+def test_tools_are_read_no_further_than_they_are_compared() -> None:
+    read: list[object] = []
+
+    class Tool(dict[str, str]):
+        def __repr__(self) -> str:
+            read.append(self)
+            return "{%s}" % ("x" * 98)
+
+    tools = [Tool() for _ in range(2000)]
+    assert prompt_start(chat("a", tools=tools[:3])) == f"{tools[:3]}\nuser:a"
+    read.clear()
+    assert len(prompt_start(chat("a", tools=tools))) >= PREFIX_CHARS[-1]
+    assert len(read) == -(-PREFIX_CHARS[-1] // 100)
+
+
+@pytest.mark.parametrize(("file_bytes", "is_ordered"), [(2**30, True), (2**30 + 600, False)])
+def test_a_file_above_a_gibibyte_keeps_its_order(file_bytes: int, is_ordered: bool) -> None:
+    count = 1024
+    prefixes = np.arange(count, dtype=np.uint32).reshape(-1, 1) % 7 + 1
+    tokens = np.full(count, 100, dtype=np.uint32)
+    sizes = np.full(count, file_bytes // count, dtype=np.uint32)
+    sizes[0] += file_bytes % count
+    order = find_order(FileItems(prefixes, tokens, tokens, sizes), [64])
+    assert (order is not None) == is_ordered
 
 
 @pytest.mark.parametrize(
