@@ -67,7 +67,7 @@ def write_order(
     _write_lines(objects, key, order, read_lines)
 
 
-def restore_lines(objects: ObjectStore, key: str, read_lines: Callable[[], Iterator[Line]]) -> None:
+def restore_lines(objects: ObjectStore, key: str, read_lines: Callable[[], Iterable[Line]]) -> None:
     """Write the lines of a stored order again, byte for byte, from its positions and the file.
 
     Several processes may do so at once. Raises InputChangedError, and the errors of reading and of
@@ -82,7 +82,7 @@ def restore_lines(objects: ObjectStore, key: str, read_lines: Callable[[], Itera
 
 
 def _write_lines(
-    objects: ObjectStore, key: str, order: ItemOrder, read_lines: Callable[[], Iterator[Line]]
+    objects: ObjectStore, key: str, order: ItemOrder, read_lines: Callable[[], Iterable[Line]]
 ) -> None:
     with objects.begin_upload(lines_key(key)) as upload:
         for first, end in _parts(order):
