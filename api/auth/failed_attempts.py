@@ -22,7 +22,7 @@ ADDRESSES_MAX: Final = 10_000
 KNOWN_KEYS_MAX: Final = 10_000
 """Keys in memory that have worked. The one whose last use is oldest is evicted first."""
 
-_RETRY_AFTER_S_MAX: Final = 60  # some clients ignore longer ones
+_RETRY_AFTER_S_MAX: Final = 59  # official clients ignore 60 and more
 
 
 class FailedAttempts:

@@ -87,8 +87,8 @@ def internal_error_response() -> Response:
 
 
 def unavailable(message: str, *, retry_after_s: int, code: str) -> ApiError:
-    """Return a 503. `retry_after_s` is 1 to 60: some clients ignore or mishandle longer ones."""
-    assert 1 <= retry_after_s <= 60
+    """Return a 503. `retry_after_s` is 1 to 59: official clients ignore 60 and more."""
+    assert 1 <= retry_after_s <= 59
     return ApiError(
         503,
         message,

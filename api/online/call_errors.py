@@ -131,10 +131,10 @@ def no_capacity() -> ApiError:
     )
 
 
-RETRY_AFTER_S_MAX: Final = 60
-"""Clients ignore or mishandle a longer `Retry-After`."""
+RETRY_AFTER_S_MAX: Final = 59
+"""The official clients for Node and Go ignore a `Retry-After` of a minute, and return at once."""
 
 
 def retry_after_seconds(seconds: float) -> int:
-    """Return a `Retry-After` of 1 to 60 whole seconds."""
+    """Return a `Retry-After` of 1 to 59 whole seconds."""
     return min(RETRY_AFTER_S_MAX, max(1, ceil(seconds)))

@@ -98,8 +98,8 @@ class OnlineSettings(Settings):
     degrade_wait_s: float = Field(default=10.0, gt=0, le=86_400)
     """Predicted wait above which the output of calls is capped, of tenants that allow it."""
 
-    retry_after_s_max: int = Field(default=60, ge=1, le=60)
-    """Largest `Retry-After`; clients mishandle more than 60. A longer wait is promised no place."""
+    retry_after_s_max: int = Field(default=59, ge=1, le=59)
+    """Largest `Retry-After`; official clients ignore 60. A longer wait is promised no place."""
 
     retry_grace_s: float = Field(default=5.0, ge=0, le=60)
     """How long the place of a refused call is kept after its `Retry-After`."""
