@@ -17,6 +17,7 @@ from api.online.admit.call_admission import CallAdmission
 from api.online.admit.model_cache import ModelCache
 from api.online.admit.pool_demand import PoolDemand
 from api.online.admit.token_charges import TokenCharges
+from api.online.admit.waiting_tenants import WaitingTenants
 from api.online.answer.response_cache import ResponseCache
 from api.online.await_reply.caller_heartbeat import CallerClock, CallerHeartbeatPublisher
 from api.online.await_reply.open_calls import OpenCalls
@@ -103,10 +104,11 @@ class OnlineRuntime:
         self.bulk_rates = PoolRates()
         """For estimates of batches: their replicas publish on the same topic."""
         self.demand = PoolDemand()
+        self.waiting = WaitingTenants()
         self.execution = ExecutionTimes()
         self.served = ServedShares()
         self.admission = CallAdmission(
-            settings, self.calls, self.pools, self.demand, self.execution
+            settings, self.calls, self.pools, self.demand, self.waiting, self.execution
         )
         self._deps = deps
         self._health = LogHealth(clock)
@@ -160,6 +162,7 @@ class OnlineRuntime:
                 self.bulk_rates.add_sample(self.pools.reports(now_s=now_s), now_s=now_s)
 
         def read_service(records: list[ReceivedRecord]) -> None:
+            self.waiting.apply_records(records, now_s=self.clock.monotonic_s())
             self.served.apply_records(records, now_s=self.clock.monotonic_s())
 
         def read_demand(records: list[ReceivedRecord]) -> None:
@@ -175,7 +178,7 @@ class OnlineRuntime:
             self._tail_thread(DEMAND, read_demand, name="demand", poll_interval_s=POLL_INTERVAL_S),
             self._tail_thread(CONTROL, read_control, name="control"),
         )
-        # Only operators ask for it, so readiness does not wait for it.
+        # Without it only the calls that are open here count, so readiness does not wait for it.
         self._service_tail = self._tail_thread(
             SERVICE, read_service, name="service", poll_interval_s=POLL_INTERVAL_S
         )

@@ -12,6 +12,7 @@ from api.auth.authentication import authenticate_headers
 from api.http.errors import ApiError, as_api_error
 from api.online import metrics
 from api.online.admit.admission import correct_limit_headers
+from api.online.admit.call_admission import OverloadedError
 from api.online.admit.call_planning import plan_call
 from api.online.admit.degradation import DEGRADED_HEADER, DegradationDeps, degrade_call
 from api.online.admit.token_charges import Charge
@@ -240,18 +241,21 @@ class CallPipeline:
         """Check the load and commit a durable call. Raises ApiError.
 
         A call with an idempotency key is looked up even when the load would refuse it: a replay
-        needs no capacity.
+        needs no capacity, so only a call that has none is promised a place and counted as refused.
         """
-        refused = None
+        online, refused = self._online, None
         try:
             self._check_load(planned)
         except ApiError as error:
             refused = error
-        if planned.is_durable or has_idempotency_key(exchange.headers):
-            with self._online.calls.reserve(planned.job):
-                return await self._online.durable.prepare(planned, exchange, refused)
-        if refused is not None:
-            raise refused
+        try:
+            if planned.is_durable or has_idempotency_key(exchange.headers):
+                with online.calls.reserve(planned.job):
+                    return await online.durable.prepare(planned, exchange, refused)
+            if refused is not None:
+                raise refused
+        except OverloadedError:
+            raise online.admission.refuse(planned, now_s=online.clock.monotonic_s()) from None
         return PreparedCall(planned.job)
 
     async def _degrade(

@@ -16,12 +16,14 @@ from typing import Final
 from api.online.admit.admission import ExecutionTimes, PoolStates
 from api.online.admit.call_admission import CallAdmission
 from api.online.admit.pool_demand import PoolDemand
+from api.online.admit.waiting_tenants import WaitingTenants
 from api.online.await_reply.open_calls import OpenCall, OpenCalls
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.settings import OnlineSettings
 from benchmarks.runs import Report, Row, Setup
 from core.bodies.token_estimates import requested_tokens
 from core.ids import new_uuid
+from core.overload.retry_promises import Client
 from core.overload.shedding import ShedClass
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
@@ -73,9 +75,9 @@ def loaded_admission(wait_s: int) -> CallAdmission:
     for _ in range(SLOTS * (wait_s + 1) if wait_s else 1):
         calls.add(OpenCall(planned_call(OTHER).job, now_s=0.0))
     settings = OnlineSettings(open_calls_max=1_000_000, open_calls_per_tenant_max=1_000_000)
-    admission = CallAdmission(settings, calls, pools, PoolDemand(), execution)
+    admission = CallAdmission(settings, calls, pools, PoolDemand(), WaitingTenants(), execution)
     for number in range(PROMISES if wait_s == max(WAITS_S.values()) else 0):
-        client = (OTHER.tenant_id, number)
+        client = Client(OTHER.tenant_id, number)
         admission.promises.add(POOL, client, ShedClass.INTERACTIVE, due_s=60.0)
     return admission
 

@@ -48,6 +48,7 @@ class CallQueue(NamedTuple):
     waiting: float  # calls without a slot
     per_s: float  # calls that the pool completes in a second; 0: not known
     promised: Promised = NONE_PROMISED
+    part: float = 1.0  # of the calls, that this process has
 
     @property
     def wait_s(self) -> float:
@@ -99,6 +100,15 @@ def admission_s(
     promised = _promised(queue, shed_class, is_returning=is_returning)
     above = max(1.0, queue.waiting + promised + 1 - limit_s * queue.per_s)
     return (above + _SIGMAS * sqrt(above)) / queue.per_s
+
+
+def promises_max(queue: CallQueue, *, share: float, horizon_s: float) -> float:
+    """Return how many promises of this process one tenant may have at a pool, at least 1.
+
+    It is `share` of the calls that the pool completes within `horizon_s`, by which all promises are
+    due.
+    """
+    return max(1.0, share * queue.per_s * horizon_s * queue.part)
 
 
 def retry_after_s(seconds: float, *, s_max: int) -> int:

@@ -9,8 +9,9 @@ import msgspec
 
 from api.http.errors import ApiError
 from api.online.admit.admission import ExecutionTimes, PoolStates
-from api.online.admit.call_admission import CallAdmission
+from api.online.admit.call_admission import CallAdmission, OverloadedError
 from api.online.admit.pool_demand import PoolDemand
+from api.online.admit.waiting_tenants import WaitingTenants
 from api.online.await_reply.open_calls import OpenCall, OpenCalls
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.exchange import Exchange
@@ -98,6 +99,7 @@ class AdmissionSite:
         self.calls = OpenCalls(buffer_bytes_max=1)
         self.pools = PoolStates(since_s=0.0)
         self.demand = PoolDemand()
+        self.waiting = WaitingTenants()
         self.execution = ExecutionTimes()
         records = [
             capacity_record(f"r-{name}", 0.0, pool=name, job_class="interactive")
@@ -107,7 +109,7 @@ class AdmissionSite:
         for name in self.pool_names:
             self.execution.add(name, 1.0)
         self.admission = CallAdmission(
-            self.settings, self.calls, self.pools, self.demand, self.execution
+            self.settings, self.calls, self.pools, self.demand, self.waiting, self.execution
         )
 
     def open(self, principal: Principal, count: int, pool: str = "p") -> list[OpenCall]:
@@ -126,8 +128,11 @@ class AdmissionSite:
 
     def refusal(self, call: PlannedCall) -> ApiError | None:
         """Return why a call is refused now."""
+        now_s = self.clock.monotonic_s()
         try:
-            self.admission.check(call, now_s=self.clock.monotonic_s())
+            self.admission.check(call, now_s=now_s)
+        except OverloadedError:
+            return self.admission.refuse(call, now_s=now_s)
         except ApiError as error:
             return error
         return None

@@ -4,10 +4,11 @@
     rate      = max(measured calls a second, slots / recent execution time)
     predicted wait = waiting / rate
 
-A tenant is over its quota while it has more open calls in the pool than its weighted share.
+A tenant is over its quota while it has more calls in the pool than its weighted share: calls that
+are open here, or calls that wait in batchers if these are more. The latter may have no connection.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from api import metrics as api_metrics
@@ -15,12 +16,13 @@ from api.http.errors import ApiError
 from api.online import metrics
 from api.online.admit.admission import ExecutionTimes, PoolStates
 from api.online.admit.pool_demand import PoolDemand
+from api.online.admit.waiting_tenants import WaitingTenants
 from api.online.await_reply.open_calls import OpenCalls
 from api.online.call_errors import queue_full
 from api.online.calls import PlannedCall
 from api.online.settings import OnlineSettings
 from core.overload.admission_control import AdmissionControl, AdmissionRequest
-from core.overload.retry_promises import RetryPromises
+from core.overload.retry_promises import Client, RetryPromises
 from core.overload.shedding import (
     PROMISED_PART_MAX,
     CallQueue,
@@ -30,8 +32,8 @@ from core.overload.shedding import (
 )
 from jobs.expansion.windows import PoolCapacity
 
-Client = tuple[UUID, int]
-"""A tenant and the hash of its request: what a retry has in common with the refused call."""
+Request: TypeAlias = AdmissionRequest[UUID]
+"""A call of a tenant. Its client is the tenant and a hash of its body: a retry has the same."""
 
 _HASHED_BYTES: Final = 2048  # of each end of a body
 
@@ -43,6 +45,13 @@ class PoolForecast(NamedTuple):
     is_refused: bool
 
 
+class OverloadedError(ApiError):
+    """A call is refused because of the predicted wait. `CallAdmission.refuse` tells the client."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "The model is overloaded.", code="queue_full")
+
+
 class CallAdmission:
     """Admits or refuses the calls of one process. All methods run on the event loop."""
 
@@ -52,15 +61,17 @@ class CallAdmission:
         calls: OpenCalls,
         pools: PoolStates,
         demand: PoolDemand,
+        waiting: WaitingTenants,
         execution: ExecutionTimes,
     ) -> None:
-        """`pools`, `demand` and `execution` are read at each call."""
+        """`pools`, `demand`, `waiting` and `execution` are read at each call."""
         self._settings, self._calls = settings, calls
         self._pools, self._demand, self._execution = pools, demand, execution
+        self._waiting = waiting
         self.limits = SheddingLimits(settings.predicted_wait_s_max, settings.shed_ratios)
         over_quota_s = self.limits.wait_limit_s(ShedClass.OVER_QUOTA_INTERACTIVE)
         self._unchecked_s = over_quota_s * PROMISED_PART_MAX
-        self._control = AdmissionControl[Client](
+        self._control = AdmissionControl[UUID](
             self.limits,
             retry_after_s_max=settings.retry_after_s_max,
             grace_s=settings.retry_grace_s,
@@ -82,7 +93,7 @@ class CallAdmission:
         return self._control.queue(pool, waiting, per_s, part=part, now_s=now_s)
 
     @property
-    def promises(self) -> RetryPromises[Client]:
+    def promises(self) -> RetryPromises[UUID]:
         """The places that refused calls of this process were promised."""
         return self._control.promises
 
@@ -95,13 +106,14 @@ class CallAdmission:
         queue = self.queue(call.route.pool, now_s=now_s)
         if queue.per_s <= 0:
             return None
-        is_refused = self._control.is_refused(self._state(call), queue, now_s=now_s)
+        is_refused = self._control.is_refused(self._state(call, now_s), queue, now_s=now_s)
         return PoolForecast(queue.wait_s, is_refused)
 
     def check(self, call: PlannedCall, *, now_s: float) -> None:
-        """Raise ApiError (429 or 503) for a call that is not admitted.
+        """Raise ApiError for a call that is not admitted. An admitted one uses its promise.
 
-        429: the tenant has too many calls open, or more than its share of an overloaded pool.
+        429 or 503: the tenant or the process has too many calls open. OverloadedError: the pool is
+        overloaded; when that is to be told to the client, call `refuse`.
         """
         settings, calls = self._settings, self._calls
         if calls.count_by_tenant[call.principal.tenant_id] >= settings.open_calls_per_tenant_max:
@@ -110,32 +122,57 @@ class CallAdmission:
             raise queue_full(503, "Too many calls are open.", 1.0)
         queue = self.queue(call.route.pool, now_s=now_s)
         limit_s = min(self._unchecked_s, _limit_s(call) * PROMISED_PART_MAX)
-        if queue.wait_s <= limit_s:
-            return  # both classes are admitted, whatever was promised
-        state = self._state(call)
-        retry_s = self._control.admit(state, queue, now_s=now_s)
-        if retry_s is not None:
-            api_metrics.OVERLOAD_REFUSED.labels(state.shed_class.label).inc()
-            raise _refusal(state, self.limits, retry_s)
+        # below it both classes are admitted, whatever was promised
+        if queue.wait_s > limit_s and self._control.is_refused(
+            self._state(call, now_s), queue, now_s=now_s
+        ):
+            raise OverloadedError
+        if self.promises.count:
+            self._control.use_due(call.route.pool, _client(call), now_s=now_s)
+
+    def refuse(self, call: PlannedCall, *, now_s: float) -> ApiError:
+        """Return the refusal of a call by an overloaded pool, and promise the call a place.
+
+        429: the tenant uses more than its share of the pool; else 503.
+        """
+        queue, state = self.queue(call.route.pool, now_s=now_s), self._state(call, now_s)
+        # calls may have ended since the check: then the call is admitted in a moment
+        retry_s = self._control.refuse(state, queue, now_s=now_s) if queue.per_s > 0 else 1
+        api_metrics.OVERLOAD_REFUSED.labels(state.shed_class.label).inc()
+        return _refusal(state, self.limits, retry_s)
 
     def publish_metrics(self, *, now_s: float) -> None:
-        """Set the gauges. It is called a few times a second, so that calls do not pay for it."""
+        """Set the gauges, and end unused promises, which no call may do once the load is gone.
+
+        It is called a few times a second, so that calls do not pay for it.
+        """
+        self.promises.end_unused(now_s)
         for pool in list(self._calls.count_by_pool):
             metrics.PREDICTED_WAIT_SECONDS.labels(pool).set(self.queue(pool, now_s=now_s).wait_s)
         metrics.RETRY_PROMISES.set(self.promises.count)
 
-    def _state(self, call: PlannedCall) -> AdmissionRequest[Client]:
+    def _state(self, call: PlannedCall, now_s: float) -> Request:
         pool, principal = call.route.pool, call.principal
+        tenant_id, weight = principal.tenant_id, principal.weight
         capacity, usage = self._pools.find(pool), self._calls.usage
+        concurrency = 0 if capacity is None else capacity.concurrency
+        elsewhere = self._waiting.find(pool, now_s=now_s)
+        of_all = self._calls.count_by_pool[pool]
+        if elsewhere.call_sum:
+            of_all = max(of_all, elsewhere.call_sum + concurrency)
+        weights = max(
+            usage.weights(pool, tenant_id, weight), elsewhere.weights_with(tenant_id, weight)
+        )
         is_over = is_over_share(
-            usage.call_count(pool, principal.tenant_id),
-            self._calls.count_by_pool[pool],
-            weight=principal.weight,
-            weights=usage.weights(pool, principal.tenant_id, principal.weight),
-            capacity=0 if capacity is None else capacity.concurrency,
+            max(usage.call_count(pool, tenant_id), elsewhere.calls.get(tenant_id, 0)),
+            of_all,
+            weight=weight,
+            weights=weights,
+            capacity=concurrency,
         )
         shed_class = ShedClass.OVER_QUOTA_INTERACTIVE if is_over else ShedClass.INTERACTIVE
-        return AdmissionRequest(pool, _client(call), shed_class, _limit_s(call))
+        share = weight / (weights + weight)  # one more tenant finds places, too
+        return AdmissionRequest(pool, _client(call), shed_class, _limit_s(call), share)
 
 
 def service_rate(pool: PoolCapacity, execution_s: float) -> float:
@@ -154,13 +191,13 @@ def _limit_s(call: PlannedCall) -> float:
     return call.queue_timeout_s or call.timeout_s
 
 
-def _client(call: PlannedCall) -> Client:
+def _client(call: PlannedCall) -> Client[UUID]:
     body = call.parsed.client_body or call.parsed.body
     ends = (len(body), body[:_HASHED_BYTES], body[-_HASHED_BYTES:])
-    return call.principal.tenant_id, hash(ends)
+    return Client(call.principal.tenant_id, hash(ends))
 
 
-def _refusal(state: AdmissionRequest[Client], limits: SheddingLimits, retry_s: int) -> ApiError:
+def _refusal(state: Request, limits: SheddingLimits, retry_s: int) -> ApiError:
     is_over = state.shed_class is ShedClass.OVER_QUOTA_INTERACTIVE
     if state.limit_s < limits.wait_limit_s(state.shed_class):
         message = "The call would not be served in time."
