@@ -49,7 +49,9 @@ class OverloadedError(ApiError):
     """A call is refused because of the predicted wait. `CallAdmission.refuse` tells the client."""
 
     def __init__(self) -> None:
-        super().__init__(503, "The model is overloaded.", code="queue_full")
+        message, kind = "The model is overloaded.", "service_unavailable_error"
+        headers = {"retry-after": "5"}
+        super().__init__(503, message, kind=kind, code="queue_full", headers=headers)
 
 
 class CallAdmission:
