@@ -2,7 +2,7 @@
 
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.policy.prefix_affinity import place_group
-from batcher.queueing.prefix_groups import GroupChoice
+from batcher.queueing.group_choice import GroupChoice
 from batcher.queueing.queue_levels import BatchKeyQueue
 from batcher.queueing.queues import Queues
 

@@ -12,7 +12,7 @@ from batcher.policy.buffer_quotas import BufferUsage, TenantPool
 from batcher.policy.tenant_order import TenantOrder
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.deferred_records import DeferredRecord, DeferredRecords
-from batcher.queueing.prefix_groups import GroupChoice
+from batcher.queueing.group_choice import GroupChoice
 from batcher.queueing.queue_discipline import NextTenant
 from batcher.queueing.queue_levels import BatchKeyQueue, JobQueue, PoolQueue, TenantQueue
 from core.limits import RECORD_BYTES_MAX

@@ -8,7 +8,8 @@ from batcher.inbound.unreadable_records import read_chunk
 from batcher.outbound.batch_sender import merge_chunks
 from batcher.policy.prefix_affinity import PASSES_MAX
 from batcher.queueing.buffered_chunk import GROUP_ITEMS_MIN, BufferedChunk
-from batcher.queueing.prefix_groups import GroupChoice, PrefixGroups
+from batcher.queueing.group_choice import GroupChoice
+from batcher.queueing.prefix_groups import PrefixGroups
 from batcher.queueing.queues import Queues
 from tests.property.test_hash_ring import ring_of
 from tests.unit.batcher.builders import job_ref
