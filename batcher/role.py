@@ -212,7 +212,7 @@ class Batcher:
         acks: OrderedAcks,
         obsolete_items: ObsoleteItems,
     ) -> None:
-        """Build what runs beside the flow: reports, and the upkeep of queues."""
+        """Build the periodic tasks: reports, and the maintenance of queues."""
         settings, queues = self._settings, self._queues
         service = ServicePublisher(self._producer, identity)
         self._read_leads = partial(

@@ -70,13 +70,12 @@ def effective_weights(claims: Mapping[K, TenantClaim]) -> dict[K, float]:
     weights. Reserved shares of more than `RESERVED_TOTAL_MAX` in all are reduced to it in
     proportion: rows that are changed at the same time may say so for a moment.
     """
-    classes = {claim.tenant_class for claim in claims.values()}
-    total = sum(claim.reserved for claim in claims.values())
-    if not total and len(classes) <= 1:
+    if _only_weights_count(claims):
         return {key: float(claim.weight) for key, claim in claims.items()}
+    total = sum(claim.reserved for claim in claims.values())
     scale = min(1.0, RESERVED_TOTAL_MAX / total) if total else 1.0
     reserved = {key: claim.reserved * scale for key, claim in claims.items()}
-    top = min(classes)
+    top = min(claim.tenant_class for claim in claims.values())
     fixed = _lower_shares(claims, reserved, top)
     weights = {key: claim.weight for key, claim in claims.items() if key not in fixed}
     left, weight_left = 1.0 - sum(fixed.values()), sum(weights.values())
@@ -93,11 +92,15 @@ def effective_weights(claims: Mapping[K, TenantClaim]) -> dict[K, float]:
 
 def whole_weights(claims: Mapping[K, TenantClaim]) -> dict[K, int]:
     """Return effective weights as whole numbers, for shares of items."""
-    if all(claim.reserved == 0 for claim in claims.values()) and (
-        len({claim.tenant_class for claim in claims.values()}) <= 1
-    ):
+    if _only_weights_count(claims):
         return {key: claim.weight for key, claim in claims.items()}
     return {key: max(1, round(1000 * n)) for key, n in effective_weights(claims).items()}
+
+
+def _only_weights_count(claims: Mapping[K, TenantClaim]) -> bool:
+    """Whether all tenants are of one class and none has a reserved share."""
+    is_reserved = any(claim.reserved for claim in claims.values())
+    return not is_reserved and len({claim.tenant_class for claim in claims.values()}) <= 1
 
 
 def _lower_shares(

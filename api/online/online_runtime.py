@@ -26,7 +26,7 @@ from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
 from api.online.send.call_keys import CallKeys
 from api.online.send.call_sender import CALLERS_PLACE, CallSender, LargeBodies, LogHealth
-from api.online.served_shares import ServedShares
+from api.online.served_shares import ServedShares, newest_reports
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
 from api.runtime.database import DatabaseUnavailableError
@@ -162,8 +162,9 @@ class OnlineRuntime:
                 self.bulk_rates.add_sample(self.pools.reports(now_s=now_s), now_s=now_s)
 
         def read_service(records: list[ReceivedRecord]) -> None:
-            self.waiting.apply_records(records, now_s=self.clock.monotonic_s())
-            self.served.apply_records(records, now_s=self.clock.monotonic_s())
+            reports, now_s = newest_reports(records), self.clock.monotonic_s()
+            self.waiting.apply(reports, now_s=now_s)
+            self.served.apply(reports, now_s=now_s)
 
         def read_demand(records: list[ReceivedRecord]) -> None:
             self.demand.apply_records(records, now_s=self.clock.monotonic_s())

@@ -78,15 +78,8 @@ class ServedShares:
         ages = [now_s - one.read_s for one in self._batchers.values()]
         return min((age for age in ages if age <= SPAN_S), default=None)
 
-    def apply_records(self, records: Iterable[ReceivedRecord], *, now_s: float) -> None:
-        """Apply records that arrived now. Raises SchemaTooNewError."""
-        reports = [one for _, one in decode_records(ServiceReport, records) if one is not None]
-        newest = {report.batcher_id: report for report in reports}
-        if newest:
-            self.apply(newest.values(), now_s=now_s)
-
     def apply(self, reports: Iterable[ServiceReport], *, now_s: float) -> None:
-        """Apply reports, in the order of the log."""
+        """Apply reports that arrived now, in the order of the log."""
         slot = int(now_s / _SLOT_S)
         batchers = dict(self._batchers)
         for report in reports:
@@ -148,6 +141,12 @@ class ServedShares:
                 None if most is None else most.counter,
                 0.0 if most is None else most.lead,
             )
+
+
+def newest_reports(records: Iterable[ReceivedRecord]) -> list[ServiceReport]:
+    """Return the last report of each batcher. Raises SchemaTooNewError."""
+    reports = (one for _, one in decode_records(ServiceReport, records) if one is not None)
+    return list({report.batcher_id: report for report in reports}.values())
 
 
 def _id(served: ServedTenant) -> UUID:

@@ -184,7 +184,7 @@ class PoolQueue:
         """Add the tenant of a job that has work here, with the claim of its newest record."""
         claim = self.claims.get(job.tenant_id)
         if claim is None or claim != (job.weight, job.reserved, job.tenant_class):
-            claim = TenantClaim(job.weight, job.reserved, job.tenant_class)
+            claim = _claim_of(job)
             self.claims[job.tenant_id] = claim
             self.discounts.pop(job.tenant_id, None)  # of the claim before
             self.counters.activate(job.tenant_id, claim)
@@ -199,8 +199,7 @@ class PoolQueue:
     def remember_claim(self, job: JobRef) -> None:
         """Remember the claim of a tenant whose record is counted, but not added yet."""
         if job.tenant_id not in self.claims:
-            claim = TenantClaim(job.weight, job.reserved, job.tenant_class)
-            self._remember_claim(job.tenant_id, claim)
+            self._remember_claim(job.tenant_id, _claim_of(job))
 
     def _remember_claim(self, tenant_id: UUID, claim: TenantClaim) -> None:
         if claim != PLAIN_CLAIM:
@@ -279,3 +278,7 @@ class PoolQueue:
         if len(queues) > 1:
             queues.sort(key=lambda queue: self.counters.first_key(queue.tenants))
         return queues
+
+
+def _claim_of(job: JobRef) -> TenantClaim:
+    return TenantClaim(job.weight, job.reserved, job.tenant_class)

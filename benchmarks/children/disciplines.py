@@ -40,7 +40,7 @@ class JobNumbers:
 
 
 def fifo() -> QueueDiscipline:
-    """Serve jobs in the order of their arrival, whoever sent them."""
+    """Serve the jobs of all tenants in the order of their arrival."""
     number = JobNumbers().number
     return QueueDiscipline(_lowest(number), number)
 
@@ -51,7 +51,7 @@ def round_robin() -> QueueDiscipline:
 
 
 def strict_priority() -> QueueDiscipline:
-    """Serve jobs by priority, then in the order of their arrival, whoever sent them."""
+    """Serve the jobs of all tenants by priority, then in the order of their arrival."""
     numbers = JobNumbers()
 
     def rank(job: JobRef) -> int:

@@ -1,8 +1,8 @@
 """P14: a pool that is offered ten times what it serves keeps serving at its own rate.
 
 Calls arrive as a Poisson process at multiples of the pool's rate, each with a limit on its time in
-the queue. What the pool cannot serve in that time is to be refused at once, with the time after
-which to come back; what is served is to take little longer than on an idle pool.
+the queue. Calls that the pool cannot serve in that time should be refused at once, with a
+`Retry-After`; calls that are served should take little longer than on an idle pool.
 """
 
 import asyncio

@@ -144,7 +144,7 @@ def update(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 
 
 def _field_value(field: str, given: Any) -> object:
-    """Return the value of a tenant's field for what was given as an option."""
+    """Return the value of a tenant's field for the value of its option."""
     match field:
         case "call_timeout_ms":
             seconds = _seconds_or_off(given)

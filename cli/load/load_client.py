@@ -63,7 +63,7 @@ class LoadTarget:
     def __init__(
         self, url: str, key: str, body: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
-        """POST `body` as JSON to `url`, with `key` as the bearer token and more `headers`."""
+        """POST `body` as JSON to `url`, with `key` as the bearer token and additional `headers`."""
         parts = urlsplit(url)
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.hostname or ""

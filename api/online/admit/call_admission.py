@@ -39,7 +39,7 @@ _HASHED_BYTES: Final = 2048  # of each end of a body
 
 
 class PoolForecast(NamedTuple):
-    """What a new call would meet in a pool."""
+    """The predicted wait of a new call in a pool, and whether the call would be refused."""
 
     wait_s: float
     is_refused: bool
@@ -104,7 +104,7 @@ class CallAdmission:
         return self._pools.find(pool) is not None
 
     def forecast(self, call: PlannedCall, *, now_s: float) -> PoolForecast | None:
-        """Return what the call would meet now; None: nobody waits. Changes nothing."""
+        """Return the forecast of the call's pool; None if no call waits. Changes nothing."""
         queue = self.queue(call.route.pool, now_s=now_s)
         if queue.per_s <= 0:
             return None

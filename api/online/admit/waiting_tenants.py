@@ -4,13 +4,12 @@ They include calls that have no connection here: those of other processes, those
 and those whose client left.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from topics.records.received_record import ReceivedRecord
 from topics.records.records import ServiceReport
-from topics.tail_readers.tail_reader_thread import decode_records
 
 REPORT_S_MAX: Final = 3.0
 """Age of a batcher's report from which it does not count. A batcher reports each second."""
@@ -49,7 +48,7 @@ _NONE: Final = WaitingCalls()
 
 
 class WaitingTenants:
-    """The newest report of each batcher. One thread calls `apply_records`, any thread may read."""
+    """The newest report of each batcher. One thread calls `apply`, any thread may read."""
 
     def __init__(self) -> None:
         """No call is known to wait until the first report."""
@@ -57,10 +56,10 @@ class WaitingTenants:
         self._pools: dict[str, WaitingCalls] = {}  # replaced as a whole
         self._updated_s = 0.0
 
-    def apply_records(self, records: list[ReceivedRecord], *, now_s: float) -> None:
-        """Apply records that arrived now. Raises SchemaTooNewError."""
-        for _, report in decode_records(ServiceReport, records):
-            if report is not None and report.job_class == _JOB_CLASS:
+    def apply(self, reports: Iterable[ServiceReport], *, now_s: float) -> None:
+        """Apply reports that arrived now, in the order of the log."""
+        for report in reports:
+            if report.job_class == _JOB_CLASS:
                 self._newest[report.batcher_id] = _waiting(report), now_s
         self._newest = {
             batcher_id: (tenants, received_s)

@@ -41,20 +41,18 @@ def demand_record(
     return [ReceivedRecord("demand", 0, 0, batcher.encode(), kind_headers(Demand), value, 0)]
 
 
-def service_record(
+def service_reports(
     waiting: dict[Principal, int],
     batcher: str = "b1",
     *,
     job_class: str = "interactive",
     weight: int | None = None,
-) -> list[ReceivedRecord]:
+) -> list[ServiceReport]:
     tenants = [
         TenantService(one.tenant_id, 0.0, count, weight=one.weight if weight is None else weight)
         for one, count in waiting.items()
     ]
-    report = ServiceReport(batcher, job_class, {"p": tenants})
-    headers = kind_headers(ServiceReport)
-    return [ReceivedRecord("service", 0, 0, batcher.encode(), headers, encode(report), 0)]
+    return [ServiceReport(batcher, job_class, {"p": tenants})]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +159,8 @@ def test_calls_without_a_connection_here_count_for_the_share_of_their_tenant() -
     loaded = site()
     loaded.demand.apply_records(demand_record(8 * PER_S), now_s=0.0)
     assert loaded.refusal(planned_call(OTHER)) is None  # 8 s: only tenants above their share
-    waiting = service_record({OTHER: 8 * PER_S - 2, ME: 2})
-    loaded.waiting.apply_records(waiting, now_s=0.0)
+    waiting = service_reports({OTHER: 8 * PER_S - 2, ME: 2})
+    loaded.waiting.apply(waiting, now_s=0.0)
     refused = loaded.refusal(planned_call(OTHER, background=True))
     assert refused is not None
     assert refused.status == 429
@@ -179,7 +177,7 @@ def test_a_tenant_with_the_most_calls_here_is_within_its_share_of_all_processes(
     assert refused.status == 429
     loaded.clock.advance(30.0)  # that place is kept no longer
     loaded.demand.apply_records(demand_record(8 * PER_S), now_s=30.0)
-    loaded.waiting.apply_records(service_record({OTHER: 8 * PER_S - 2, ME: 2}), now_s=30.0)
+    loaded.waiting.apply(service_reports({OTHER: 8 * PER_S - 2, ME: 2}), now_s=30.0)
     assert loaded.refusal(planned_call(ME)) is None
 
 
@@ -187,7 +185,7 @@ def test_weights_decide_the_share_of_calls_that_wait_elsewhere() -> None:
     loaded = site()
     heavy = tenant(weight=9)
     loaded.demand.apply_records(demand_record(8 * PER_S), now_s=0.0)
-    loaded.waiting.apply_records(service_record({heavy: 24, OTHER: 8}), now_s=0.0)
+    loaded.waiting.apply(service_reports({heavy: 24, OTHER: 8}), now_s=0.0)
     assert loaded.refusal(planned_call(heavy)) is None
     refused = loaded.refusal(planned_call(OTHER))
     assert refused is not None
@@ -196,13 +194,13 @@ def test_weights_decide_the_share_of_calls_that_wait_elsewhere() -> None:
 
 def test_reports_of_calls_that_wait_are_summed_up_and_end() -> None:
     waiting, key = WaitingTenants(), ME.tenant_id
-    waiting.apply_records(service_record({ME: 3, OTHER: 0}), now_s=0.0)
-    waiting.apply_records(service_record({ME: 4}, "b2", weight=0), now_s=1.0)
-    waiting.apply_records(service_record({ME: 100}, "b3", job_class="bulk"), now_s=1.0)
+    waiting.apply(service_reports({ME: 3, OTHER: 0}), now_s=0.0)
+    waiting.apply(service_reports({ME: 4}, "b2", weight=0), now_s=1.0)
+    waiting.apply(service_reports({ME: 100}, "b3", job_class="bulk"), now_s=1.0)
     found = waiting.find("p", now_s=1.0)
     assert (found.calls, found.call_sum, found.weight_sum) == ({key: 7}, 7, 1)
     assert (found.weights_with(key, 5), found.weights_with(OTHER.tenant_id, 5)) == (1, 6)
-    waiting.apply_records(service_record({ME: 4}, "b2"), now_s=REPORT_S_MAX + 0.5)
+    waiting.apply(service_reports({ME: 4}, "b2"), now_s=REPORT_S_MAX + 0.5)
     assert waiting.find("p", now_s=REPORT_S_MAX + 0.5).call_sum == 4  # the first batcher ended
     assert waiting.find("q", now_s=REPORT_S_MAX + 0.5).call_sum == 0
     assert waiting.find("p", now_s=2 * REPORT_S_MAX + 0.6).call_sum == 0

@@ -5,7 +5,13 @@ from uuid import UUID
 import pytest
 
 from api.online import served_shares
-from api.online.served_shares import CACHE_S, SILENCE_S_MAX, SPAN_S, ServedShares
+from api.online.served_shares import (
+    CACHE_S,
+    SILENCE_S_MAX,
+    SPAN_S,
+    ServedShares,
+    newest_reports,
+)
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import ServiceReport, TenantService
@@ -90,14 +96,14 @@ def test_slots_older_than_a_minute_are_dropped_whole() -> None:
     assert shares.tenants("p", "bulk", now_s=199)[0].tokens == 600
 
 
-def test_records_are_applied_by_the_thread_that_read_them() -> None:
+def test_the_last_report_of_a_batcher_counts() -> None:
     shares = ServedShares()
     older, newer = (report("a", tenant(ONE, 0.0, waiting)) for waiting in (1, 2))
     records = [
         ReceivedRecord("service", 0, offset, b"a", kind_headers(ServiceReport), encode(one), 0)
         for offset, one in enumerate((older, newer))
     ]
-    shares.apply_records(records, now_s=0)
+    shares.apply(newest_reports(records), now_s=0)
     assert shares.tenants("p", "bulk", now_s=0)[0].waiting == 2
 
 
