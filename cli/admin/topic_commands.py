@@ -122,6 +122,8 @@ def acl_commands(rights: Iterable[Access], *, prefix: str, principal: str) -> It
 
 def retention_text(topic: Topic) -> str:
     """Return the retention of the topic as the catalogue writes it."""
+    if not topic.expires:
+        return "compacted"
     compacted = ", compacted" if topic.compacted else ""
     period = f"{topic.retention_hours} h" if topic.retention_hours else f"{topic.retention_days} d"
     return f"{period}{compacted}{', or as set' if topic.holds_bodies else ''}"

@@ -89,6 +89,11 @@ jobs: Final = sa.Table(
     sa.Column[str]("model", sa.Text),
     sa.Column[str]("model_version", sa.Text),
     sa.Column[str]("pool", sa.Text),
+    sa.Column[object](
+        "models",
+        JSONB,
+        comment="of a file with several models: version and base version by name",
+    ),
     sa.Column[int]("total_count", sa.Integer, comment="items; NULL until the file was validated"),
     sa.Column[str](
         "order_key",

@@ -54,6 +54,11 @@ items: Final = Table(
     Column[int]("batch_wait_ms", Integer, comment="in the batcher"),
     Column[int]("execution_ms", Integer, comment="in the engine, its queue included"),
     Column[int]("result_ms", Integer, comment="from the end of the execution to this row"),
+    Column[int](
+        "provenance",
+        SmallInteger,
+        comment="number in job_provenance; NULL: it did not run, or in an older release",
+    ),
     PrimaryKeyConstraint("job_day", "job_id", "item_index"),
     Index(
         "ix_items_failed",
@@ -80,6 +85,29 @@ job_slices: Final = Table(
     PrimaryKeyConstraint("job_id", "first_sequence"),
     comment="The order in which items of batches got their rows: one row per job and commit of "
     "the results writer",
+)
+
+job_provenance: Final = Table(
+    "job_provenance",
+    metadata,
+    Column[object]("job_id", Uuid, nullable=False),
+    Column[int]("number", SmallInteger, nullable=False),
+    Column[str]("model", Text, nullable=False, comment="as its requests name it"),
+    Column[str]("model_version", Text, nullable=False),
+    Column[str]("base_version", Text, nullable=False, server_default=""),
+    Column[str]("engine", Text, nullable=False, server_default="", comment="its hash"),
+    Column[int]("item_count", Integer, nullable=False, server_default="0"),
+    PrimaryKeyConstraint("job_id", "number"),
+    Index(
+        "uq_job_provenance_job_id",
+        "job_id",
+        "model",
+        "model_version",
+        "base_version",
+        "engine",
+        unique=True,
+    ),
+    comment="The versions and engines that ran items of a job",
 )
 
 

@@ -18,6 +18,8 @@ from topics.records.records import (
     JobClose,
     JobControl,
     JobEvent,
+    ModelKeyState,
+    ModelState,
     Outcomes,
     Record,
     ReplicaGrants,
@@ -56,6 +58,7 @@ class Topic:
     retention_hours: int = 0  # 0: `retention_days` applies
     holds_bodies: bool = False  # prompts or answers: `KafkaSettings.retention_days` applies
     compacted: bool = False
+    expires: bool = True  # False, of a compacted topic: the newest record of a key stays for ever
     grows: bool = False  # it may have more partitions than `partition_count`
     options: dict[str, str] = field(default_factory=dict)
 
@@ -70,11 +73,9 @@ class Topic:
             "min.insync.replicas": str(min_insync_replicas),
         }
         if self.compacted:
-            policy = {
-                "cleanup.policy": "compact,delete",  # a closed job's state expires with its records
-                "retention.ms": str(retention_ms),
-                "delete.retention.ms": str(DAY_MS),
-            }
+            policy = {"cleanup.policy": "compact", "delete.retention.ms": str(DAY_MS)}
+            if self.expires:  # a closed job's state, with its records
+                policy |= {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms)}
         else:
             policy = {
                 "cleanup.policy": "delete",
@@ -135,6 +136,18 @@ CONTROL = Topic(
     read_by=("batcher", "gpu-consumer", "api", "intake"),
     compacted=True,
     options={"segment.ms": str(3600 * 1000)},  # read in full at a start, so compact early
+)
+
+MODELS = Topic(
+    name="models",
+    records=(ModelState, ModelKeyState),
+    key="model name and version; key id",
+    partition_count=1,
+    ordering="the newest state of a version or key is the last",
+    written_by=("intake",),
+    read_by=("gpu-consumer",),
+    compacted=True,
+    expires=False,  # a replica loads only what this topic names
 )
 
 CAPACITY = Topic(
@@ -255,6 +268,7 @@ SHARED_TOPICS: Final = (
     REPLIES,
     CALLERS,
     CONTROL,
+    MODELS,
     CAPACITY,
     GRANTS,
     DEMAND,

@@ -52,6 +52,7 @@ class JobRef(Record, frozen=True):
     reserved: float = 0.0  # of the tenant: its reserved share of the pool, then
     tenant_class: int = NORMAL_CLASS  # of the tenant: the number of its priority class, then
     degraded: str = ""  # what the api changed of the call because of load; empty: nothing
+    base_version: str = ""  # of an adapter: the version of the model that it adapts
 
 
 class Item(Record, frozen=True):
@@ -120,6 +121,7 @@ class Outcomes(Record, frozen=True):
     job: JobRef
     items: list[ItemOutcome]
     process_ends: list[UUID] = []  # processes that its items crashed; then there are no outcomes
+    engine: str = ""  # hash of the engine that ran the items; empty: unknown, or they did not run
 
 
 class JobClose(Record, frozen=True):
@@ -159,6 +161,7 @@ class ReplyEnd(Record, frozen=True):
     waited_s: float = 0.0  # in the batcher
     execution_s: float = 0.0  # in the engine, its queue included
     body_key: str | None = None  # object that holds a body too large for a record; `body` is empty
+    engine: str = ""  # hash of the engine that ran the request; empty: unknown, or it did not run
 
 
 class Reply(Record, frozen=True):
@@ -223,6 +226,15 @@ class EndpointCompute(Record, frozen=True):
     output_token_s: float
 
 
+class LoadedModel(Record, frozen=True):
+    """A model version at a replica."""
+
+    version: str  # of the base model
+    state: str  # `loading`, `warm` or `refused`
+    engine: str = ""  # hash of vLLM's version, the device and the resolved options, once warm
+    adapters: list[str] = []  # versions of the adapters that the engine holds
+
+
 class Capacity(Record, frozen=True):
     """The public state of a replica and class, absolute and repeated (`capacity`).
 
@@ -242,6 +254,7 @@ class Capacity(Record, frozen=True):
     in_flight_jobs: list[UUID] | None = None  # with items here for a while; None: unchanged
     output_means: list[OutputMean] | None = None  # of its results; None: unchanged
     compute: list[EndpointCompute] = []  # of the endpoints that it measured
+    models: list[LoadedModel] = []  # none: the replica serves whatever its pool receives
 
 
 class ReplicaGrants(Record, frozen=True):
@@ -260,6 +273,7 @@ class ReplicaGrants(Record, frozen=True):
     concurrency: int
     available: bool = True
     in_danger: bool = False
+    versions: list[str] = []  # of base models that are warm here; none: any
 
 
 class Demand(Record, frozen=True):
@@ -331,6 +345,28 @@ class JobEvent(Record, frozen=True):
     tenant_id: UUID
     state: str
     at_s: float  # seconds since the epoch, by the database's time
+
+
+class ModelState(Record, frozen=True):
+    """A version of a model, as the registry has it (`models`, keyed by name and version).
+
+    Of equal keys, the highest revision counts.
+    """
+
+    name: str
+    version: str
+    pool: str
+    revision: int
+    retired: bool = False  # must not be loaded any more
+    base_version: str = ""  # of an adapter
+
+
+class ModelKeyState(Record, frozen=True):
+    """A key for signatures of models, as the registry has it (`models`, by key id)."""
+
+    key_id: str
+    revision: int
+    revoked: bool = False
 
 
 class DeadLetter(Record, frozen=True):

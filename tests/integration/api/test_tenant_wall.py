@@ -24,7 +24,7 @@ from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
 from tests.conftest import cloned_database, execute
 
 DAY = 20_000
-OPEN = {"model_versions"}  # no tenant's rows
+OPEN: set[str] = set()  # tables without rows of tenants
 
 # In the order of their references.
 ROWS = {
@@ -37,6 +37,7 @@ ROWS = {
     "job_cursors": "(job_id) VALUES (:job)",
     "job_inputs": "(job_id, number, file_id, object_key, size_bytes) "
     "VALUES (:job, 1, :file, 'k', 1)",
+    "job_provenance": "(job_id, number, model, model_version) VALUES (:job, 0, 'm', '1')",
     "job_slices": "(job_id, first_sequence, item_indexes) VALUES (:job, 0, '{0}')",
     "items": "(job_id, job_day, item_index, outcome, status_code, attempt, input_tokens, "
     f"output_tokens, cached_tokens, reasoning_tokens) VALUES (:job, {DAY}, 0, 1, 200, 1, 1, 1, 0, "
@@ -50,6 +51,9 @@ ROWS = {
     "usage_ledger": "(tenant_id, job_id, model, model_version, item_count, input_tokens, "
     "output_tokens, cached_tokens, reasoning_tokens) VALUES (:tenant, :job, 'm', '1', 1, 1, 1, 0, "
     "0)",
+    "model_versions": "(name, version, pool, engine, endpoints, tenant_id) "
+    "VALUES (CAST(:tenant AS text), '1', 'p', 'vllm', '{}', :tenant)",
+    "model_names": "(name, alias_of, tenant_id) VALUES (CAST(:tenant AS text), 'm', :tenant)",
     "outbox": "(topic, partition, key, headers) "
     "VALUES ('events', 0, decode(replace(CAST(:job AS text), '-', ''), 'hex'), '[]')",
     "idempotency_keys": "(tenant_id, scope, key, route, state, holder, in_flight_until, "
@@ -116,14 +120,15 @@ def walled(postgres_url: str, migrated_template: str) -> Iterator[Walled]:
         DayPartitions(engine).ensure([DAY])
         names = ("tenant", "file", "job", "endpoint", "message")
         mine, theirs = ({name: uuid.uuid4() for name in names} for _ in range(2))
-        my_rows, their_rows = {}, {}
         with engine.begin() as connection:
             for table in ROWS:
                 add(connection, table, mine)
-                my_rows[table] = set(rows(connection, table))
+            my_rows = {table: set(rows(connection, table)) for table in ROWS}
+            for table in ROWS:
                 add(connection, table, theirs)
-                their_rows[table] = set(rows(connection, table)) - my_rows[table]
-                assert len(my_rows[table]) == len(their_rows[table]) >= 1
+            their_rows = {table: {*rows(connection, table)} - my_rows[table] for table in ROWS}
+        for table in ROWS:
+            assert len(my_rows[table]) == len(their_rows[table]) >= 1
         yield Walled(engine, url, mine, theirs, my_rows, their_rows)
         engine.dispose()
 
