@@ -117,6 +117,30 @@ def verify_bundle(bundle: bytes, trusted: Mapping[str, PublicKey]) -> dict[str, 
     `trusted` has the keys by their id. Compare the result with the files of the model by
     `require_same_files`. Raises InvalidSignatureError.
     """
+    return _signed_digests(_verified_statement(bundle, trusted))
+
+
+def verify_version(
+    bundle: bytes,
+    trusted: Mapping[str, PublicKey],
+    *,
+    version: str,
+    files: Iterable[ManifestFile],
+) -> None:
+    """Raise InvalidSignatureError unless a trusted key has signed this version and these files.
+
+    The name of the signed subject must be `version`, the digest of the manifest, so the signature
+    covers options, sampling defaults and base model, too. A bundle that signs the same files under
+    another name, such as one of another tool, does not let a version load.
+    """
+    statement = _verified_statement(bundle, trusted)
+    require_same_files(_signed_digests(statement), files)
+    if [subject.name for subject in statement.subject] != [version]:
+        raise InvalidSignatureError("The signature is for another version, or for files alone.")
+
+
+def _verified_statement(bundle: bytes, trusted: Mapping[str, PublicKey]) -> _Statement:
+    """Return the statement of a bundle that a trusted key has signed."""
     if len(bundle) > BUNDLE_BYTES_MAX:
         raise InvalidSignatureError(f"The signature has more than {BUNDLE_BYTES_MAX} bytes.")
     found = _decode(_Bundle, bundle, "signature")
@@ -131,7 +155,8 @@ def verify_bundle(bundle: bytes, trusted: Mapping[str, PublicKey]) -> dict[str, 
     payload = _decode_base64(envelope.payload)
     if not key.has_signed(_signed_bytes(payload), _decode_base64(envelope.signatures[0].sig)):
         raise InvalidSignatureError
-    return _signed_digests(_decode(_Statement, payload, "signed statement"))
+    statement: _Statement = _decode(_Statement, payload, "signed statement")
+    return statement
 
 
 def require_same_files(signed: Mapping[str, str], files: Iterable[ManifestFile]) -> None:

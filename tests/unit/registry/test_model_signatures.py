@@ -18,6 +18,7 @@ from registry.signing.model_signature import (
     require_same_files,
     sign_files,
     verify_bundle,
+    verify_version,
 )
 
 KEY = SigningKey.generate()
@@ -214,3 +215,35 @@ def test_a_bundle_of_the_package_model_signing_verifies(tmp_path: Path) -> None:
     key = PublicKey.from_pem((made / "key.pem").read_bytes())
     signed_digests = verify_bundle((made / "bundle.json").read_bytes(), {key.key_id: key})
     require_same_files(signed_digests, scan_folder(tmp_path))
+
+
+VERSION = "5" * 64
+
+
+def test_a_signature_of_the_version_lets_it_load(folder: Path) -> None:
+    files = scan_folder(folder)
+    verify_version(sign_files(KEY, VERSION, files), TRUSTED, version=VERSION, files=files)
+
+
+@pytest.mark.parametrize("name", ["model", "6" * 64, "", VERSION.upper().replace("5", "A")])
+def test_a_signature_under_another_name_lets_no_version_load(folder: Path, name: str) -> None:
+    files = scan_folder(folder)
+    bundle = sign_files(KEY, name, files)
+    assert verify_bundle(bundle, TRUSTED)
+    with pytest.raises(InvalidSignatureError, match="another version"):
+        verify_version(bundle, TRUSTED, version=VERSION, files=files)
+
+
+def test_a_signature_of_other_files_lets_no_version_load(folder: Path) -> None:
+    files = scan_folder(folder)
+    bundle = sign_files(KEY, VERSION, files)
+    flip(folder)
+    with pytest.raises(InvalidSignatureError, match="differs"):
+        verify_version(bundle, TRUSTED, version=VERSION, files=scan_folder(folder))
+
+
+def test_an_untrusted_key_lets_no_version_load(folder: Path) -> None:
+    files = scan_folder(folder)
+    bundle = sign_files(OTHER, VERSION, files)
+    with pytest.raises(InvalidSignatureError, match="not trusted"):
+        verify_version(bundle, TRUSTED, version=VERSION, files=files)
