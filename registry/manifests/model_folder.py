@@ -47,12 +47,15 @@ def hash_file(folder: Path, path: str) -> ManifestFile:
     return ManifestFile(path, size, digest.hexdigest())
 
 
-def open_regular(folder: Path, path: str) -> int:
+def open_regular(folder: Path | int, path: str) -> int:
     """Return a descriptor of a regular file below `folder`; no part of `path` may be a link.
 
-    Raises InvalidManifestError, OSError.
+    `folder` may be an open descriptor, which stays open. Raises InvalidManifestError, OSError.
     """
-    parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    if isinstance(folder, int):
+        parent = os.dup(folder)
+    else:
+        parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     *folders, name = path.split("/")
     try:
         for part in folders:

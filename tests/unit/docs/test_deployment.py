@@ -35,7 +35,7 @@ AUTHORISER = {"authorizer.class.name", "super.users"}
 """Settings of a broker whose roles have users of their own."""
 SECRET = "s3cret"
 KEY = base64.b64encode(bytes(32)).decode()
-IMPORTABLE = {"core", "topics", "storage", "gpu_consumers"}
+IMPORTABLE = {"core", "topics", "storage", "registry", "gpu_consumers"}
 """What a GPU consumer may import, as in the import contracts."""
 
 

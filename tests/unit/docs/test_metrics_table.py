@@ -11,6 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from batcher.policy.batch_closing import BatchCloseReason
 from core.overload.shedding import ShedClass
 from gpu_consumers.inflight.online_call import CallAbortReason
+from gpu_consumers.weights.errors import RefusalReason
 from jobs.store.idempotency import KeyScope
 from migrations.role_rights import LOGINS
 from registry.models import ENDPOINTS
@@ -96,6 +97,9 @@ def test_values_of_labels_are_those_of_the_code() -> None:
     assert values_of("reason", "millrace_items_charged_total") == charged
     assert values_of("reason", "millrace_calls_aborted_total") == {
         cut.value for cut in CallAbortReason
+    }
+    assert values_of("reason", "millrace_model_refused_total") == {
+        reason.value for reason in RefusalReason
     }
     assert values_of("reason", "millrace_batch_close_total") == {
         why.value for why in BatchCloseReason
