@@ -1,0 +1,194 @@
+"""Verifies a model version and stages its files: what a replica does before it loads a model.
+
+    1. the registry names the version under the model's name, and has not retired it
+    2. manifest: its digest is the version
+    3. signature: by a trusted key that is not revoked, for this version and these files
+    4. memory plan: the model fits the engine
+    5. weight cache: exactly the listed files, each hashed through the folder that is loaded
+    6. the registry once more: nothing was retired or revoked meanwhile
+
+Any failure raises ModelRefusedError, and the files are not loaded.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol, Self, TypeAlias
+
+from gpu_consumers.weights.cache_locks import Wait
+from gpu_consumers.weights.download import download_file, manifest_key, signature_prefix
+from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
+from gpu_consumers.weights.weight_cache import StagedVersion, WeightCache
+from registry.engine_options.engine_options import InvalidOptionError
+from registry.manifests.manifest import (
+    MANIFEST_BYTES_MAX,
+    InvalidManifestError,
+    Manifest,
+    decode_manifest,
+)
+from registry.signing.keys import PublicKey
+from registry.signing.model_signature import (
+    BUNDLE_BYTES_MAX,
+    InvalidSignatureError,
+    verify_version,
+)
+from storage.objects.errors import ObjectNotFoundError
+from storage.objects.object_store import ObjectStore, read_object
+
+_SIGNERS_MAX: Final = 1000
+"""Signatures that a refusal looks at."""
+
+READ_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of a file that a memory plan may read, such as `config.json`."""
+
+ReadFile: TypeAlias = Callable[[str], bytes]
+"""Returns the content of a listed file; raises KeyError for one that is not listed."""
+
+MemoryCheck: TypeAlias = Callable[[Manifest, ReadFile], str | None]
+"""Returns why a model does not fit the memory of the engine, or None if it does."""
+
+
+def fits_always(_manifest: Manifest, _read_file: ReadFile) -> str | None:
+    """Return None: the memory check of a replica without a memory plan."""
+    return None
+
+
+class RegistryView(Protocol):
+    """What the registry says of the versions of one model name and of keys."""
+
+    def require_loadable(self, version: str) -> None:
+        """Raise ModelRefusedError if the version is unknown or retired, as of now."""
+        ...
+
+    def revoked_keys(self) -> frozenset[str]:
+        """Return the ids of all revoked keys, as of the last `require_loadable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StagedModel:
+    """A verified model. Its folder has exactly the listed files and stays until `release`."""
+
+    version: str
+    manifest: Manifest
+    staged: StagedVersion
+    signed_by: str  # id of the trusted key whose signature counted
+
+    @property
+    def folder(self) -> Path:
+        """The folder to load."""
+        return self.staged.folder
+
+    def release(self) -> None:
+        """Allow that the files are evicted; a second call does nothing."""
+        self.staged.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoader:
+    """Verifies and stages versions with the dependencies of one replica."""
+
+    objects: ObjectStore
+    cache: WeightCache
+    registry: RegistryView
+    trusted: Mapping[str, PublicKey]
+    wait: Wait
+    check_memory: MemoryCheck = fits_always
+
+    def stage(self, version: str) -> StagedModel:
+        """Return a verified version whose files are on local disk.
+
+        Raises ModelRefusedError, ObjectStoreUnavailableError, KafkaUnavailableError and
+        StagingStoppedError.
+        """
+        self.registry.require_loadable(version)
+        manifest = self._read_manifest(version)
+        signed_by = self._verify_signature(version, manifest)
+        reason = self.check_memory(manifest, lambda path: self._read_file(manifest, path))
+        if reason is not None:
+            raise ModelRefusedError(RefusalReason.MEMORY, reason, version=version)
+        staged = self.cache.stage(version, manifest.files, self.objects)
+        try:
+            self.registry.require_loadable(version)
+            if signed_by in self.registry.revoked_keys():
+                raise _revoked(version, signed_by)
+        except BaseException:
+            staged.release()
+            raise
+        return StagedModel(version, manifest, staged, signed_by)
+
+    def _read_manifest(self, version: str) -> Manifest:
+        try:
+            data = self._read_bounded(manifest_key(version), MANIFEST_BYTES_MAX)
+        except ObjectNotFoundError:
+            text = f"The manifest of version {version} is not in the object store."
+            raise ModelRefusedError(RefusalReason.MANIFEST, text) from None
+        digest = sha256(data).hexdigest()
+        if digest != version:
+            text = f"The manifest of version {version} was altered: its digest is {digest}."
+            raise ModelRefusedError(RefusalReason.MANIFEST, text)
+        try:
+            return decode_manifest(data)
+        except (InvalidManifestError, InvalidOptionError) as failure:
+            text = f"The manifest of version {version}: {failure}"
+            raise ModelRefusedError(RefusalReason.MANIFEST, text) from None
+
+    def _verify_signature(self, version: str, manifest: Manifest) -> str:
+        """Return the id of a trusted key, not revoked, that has signed the version."""
+        prefix, failure = signature_prefix(version), None
+        revoked = self.registry.revoked_keys()
+        for key_id in sorted(self.trusted.keys() - revoked):
+            try:
+                bundle = self._read_bounded(prefix + key_id, BUNDLE_BYTES_MAX)
+            except ObjectNotFoundError:
+                continue
+            try:
+                trusted = {key_id: self.trusted[key_id]}
+                verify_version(bundle, trusted, version=version, files=manifest.files)
+            except InvalidSignatureError as refused:
+                text = f"The signature of version {version} by key {key_id}: {refused}"
+                failure = ModelRefusedError(RefusalReason.SIGNATURE, text)
+                continue
+            return key_id
+        raise failure or self._missing_signature(version, revoked)
+
+    def _missing_signature(self, version: str, revoked: frozenset[str]) -> ModelRefusedError:
+        """Return the refusal of a version without a signature that counts; it says which are."""
+        prefix = signature_prefix(version)
+        signers = {
+            info.key.removeprefix(prefix)
+            for info in islice(self.objects.list(prefix), _SIGNERS_MAX)
+        }
+        if not signers:
+            return ModelRefusedError(RefusalReason.UNSIGNED, f"Version {version} is not signed.")
+        if counted := sorted(signers & self.trusted.keys() & revoked):
+            return _revoked(version, counted[0])
+        text = f"Version {version} is signed by keys that this replica does not trust: "
+        return ModelRefusedError(RefusalReason.UNTRUSTED_KEY, text + ", ".join(sorted(signers)[:3]))
+
+    def _read_bounded(self, key: str, bytes_max: int) -> bytes:
+        """Return an object, cut after one byte too many, which its check refuses."""
+        return read_object(self.objects, key, length=bytes_max + 1)
+
+    def _read_file(self, manifest: Manifest, path: str) -> bytes:
+        """Return the verified content of a small file of a model."""
+        file = {file.path: file for file in manifest.files}[path]
+        if file.size > READ_FILE_BYTES_MAX:
+            text = f"The file {path!r} has more than {READ_FILE_BYTES_MAX} bytes."
+            raise ModelRefusedError(RefusalReason.FILE, text)
+        content = bytearray()
+        download_file(self.objects, file, content.extend, self.wait)
+        return bytes(content)
+
+
+def _revoked(version: str, key_id: str) -> ModelRefusedError:
+    text = f"Version {version} is signed by the revoked key {key_id}."
+    return ModelRefusedError(RefusalReason.REVOKED_KEY, text)
