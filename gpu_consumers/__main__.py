@@ -23,6 +23,8 @@ from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
 from gpu_consumers.settings import HostSettings, ReplicaSettings
+from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
+from gpu_consumers.weights.replica_model import prepare_model
 from gpu_consumers.wiring import build_replica
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
@@ -41,7 +43,7 @@ def main() -> None:
     configure_logs("gpu-consumer")
     stop = stop_on_signals()
     # Without clean-up: threads and engine processes have nothing to save.
-    os._exit(run_role(lambda: run_on_loop(os.environ, stop)))
+    os._exit(run_role(lambda: run_on_loop(os.environ, stop), refused=(ModelRefusedError,)))
 
 
 def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -86,6 +88,12 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
     topics = [*topics_of_role("gpu-consumer"), *own_topics]
     check_topics(admin, topics, broker_wait_s=_START_S_MAX)
     raise_if_log_says_lost(kafka, client_id="gpu-consumer", timeout_s=_START_S_MAX)
+    try:
+        model = await prepare_model(engine_settings, kafka, objects, clock=SystemClock(), stop=stop)
+    except StagingStoppedError:
+        return
+    if model is not None:  # it stays staged, by a lock, until the process ends
+        engine_settings = engine_settings.model_copy(update={"model_path": model.folder})
     engine = open_engine(engine_settings)
     await asyncio.gather(engine.start(), processes.read_predecessors())
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
@@ -108,6 +116,8 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
                 await replica.run(stop)
     finally:
         await engine.stop()
+        if model is not None:
+            model.release()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,11 @@ from core.runtime.logs import configure_logs
 from core.runtime.shutdown import stop_on_signals
 from gpu_consumers.engines.settings import EngineSettings
 
-_FIXED = frozenset({"kind", "model_name", "model_path"})
-"""Fields that have their own options."""
+_FIXED = frozenset(
+    {"kind", "model_name", "model_path", "model_version", "unverified_until"}
+    | {"trusted_keys", "weight_cache", "weight_cache_gib_max"}
+)
+"""Fields that have their own options, or that `up` sets itself."""
 
 _UPSTREAM = "MILLRACE_ENGINE_UPSTREAM"
 

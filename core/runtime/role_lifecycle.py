@@ -32,16 +32,23 @@ def report_ready() -> None:
     _LOG.info(READY)
 
 
-def run_role(run: Callable[[], object], *, unavailable: tuple[type[Exception], ...] = ()) -> int:
+def run_role(
+    run: Callable[[], object],
+    *,
+    unavailable: tuple[type[Exception], ...] = (),
+    refused: tuple[type[MillraceError], ...] = (),
+) -> int:
     """Run a role until a signal and return its exit code; its last log line gives the reason.
 
-    `unavailable`: exceptions of services that did not answer for too long. A defect is logged with
+    `unavailable`: exceptions of services that did not answer for too long. `refused`: errors that,
+    like those of settings, a restart does not cure. A defect is logged with
     its traceback, without texts that may quote clients' data.
     """
+    final: tuple[type[MillraceError], ...] = (SettingsError, *refused)
     try:
         run()
-    except SettingsError as failure:
-        _log_end(failure.code, str(failure))
+    except final as failure:
+        _log_end(failure.code, str(failure), facts=failure.facts)
         return EXIT_INVALID_SETTINGS
     except MillraceError as failure:
         # `facts` is a field of its own: a fact may have the name of a log record's attribute.

@@ -1,7 +1,8 @@
 """Settings of the engine of a GPU consumer, checked before a model is loaded."""
 
+from datetime import date
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import (
@@ -17,6 +18,13 @@ from pydantic import (
 from core.secret_keys import decoded_keys
 from core.settings import Settings
 from gpu_consumers.engines.engine_slots import square_root_headroom
+
+_OF_VLLM: Final = frozenset(
+    {
+        *("model_version", "trusted_keys", "weight_cache", "weight_cache_gib_max"),
+        *("model_path", "unverified_until"),
+    }
+)
 
 
 class SimulatedFault(BaseModel):
@@ -133,8 +141,29 @@ class EngineSettings(Settings):
     KIND}`, KIND one of crash, hang, freeze, oom, error500, overflow, nan and slow (with `slow_s`).
     Default: none."""
 
+    model_version: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """vllm: the version to load, which the registry has under `model_name`. Its files come from the
+    object store and are verified before they are loaded."""
+
+    trusted_keys: Path | None = None
+    """vllm with `model_version`: file with one or more PEM public keys. Only versions that one of
+    them has signed are loaded. Keep it where those who publish models cannot write."""
+
+    weight_cache: Path | None = None
+    """vllm with `model_version`: folder on a local disk for model files, shared by the replicas of
+    a host that run as one user. Only its owner may enter it."""
+
+    weight_cache_gib_max: int = Field(default=200, ge=1, le=1024 * 1024)
+    """vllm with `model_version`: size of the weight cache. What was not used for longest is
+    evicted, never a version that a process has staged. Default 200 GiB."""
+
     model_path: Path | None = None
-    """vllm: folder with weights, configuration and tokenizer. Nothing is downloaded."""
+    """vllm: folder with weights, configuration and tokenizer, instead of `model_version`. Nothing
+    is downloaded and nothing verified, so it needs `unverified_until`."""
+
+    unverified_until: date | None = None
+    """vllm with `model_path`: the last day, in UTC, on which a replica may start with files that
+    were not verified."""
 
     vllm_runner: Literal["auto", "generate", "pooling"] = "auto"
     """vllm: text or embeddings. Default auto: by the model's files."""
@@ -204,8 +233,7 @@ class EngineSettings(Settings):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Reject a kind without its required fields, and fields of another kind."""
-        if self.kind == "vllm" and self.model_path is None:
-            raise ValueError("vllm needs model_path")
+        self._check_model()
         if self.kind == "openai_http" and self.upstream is None:
             raise ValueError("openai_http needs upstream")
         in_steps = self.simulated_step_sequence_ms or self.simulated_step_prompt_token_ms
@@ -224,6 +252,21 @@ class EngineSettings(Settings):
             if owner not in (None, self.kind) and getattr(self, name) is not None:
                 raise ValueError(f"{name} belongs to {owner}, not to {self.kind}")
         return self
+
+    def _check_model(self) -> None:
+        """Require either a version, with what verifies it, or a folder."""
+        if self.kind != "vllm":
+            return
+        if (self.model_version is None) == (self.model_path is None):
+            raise ValueError("vllm needs model_version or model_path, and not both")
+        for name in ("trusted_keys", "weight_cache"):
+            if self.model_version is not None and getattr(self, name) is None:
+                raise ValueError(f"model_version needs {name}")
+        of_version = {"trusted_keys", "weight_cache", "weight_cache_gib_max"}
+        of_other = {"unverified_until"} if self.model_version is not None else of_version
+        for name in sorted(of_other & self.model_fields_set):
+            source = "model_path" if self.model_version is not None else "model_version"
+            raise ValueError(f"{name} belongs to {source}")
 
     @property
     def has_prefix_cache(self) -> bool:
@@ -247,7 +290,7 @@ class EngineSettings(Settings):
 
 def _owner(field: str) -> str | None:
     """Return the kind that a field belongs to; None for all kinds."""
-    if field == "model_path" or field.startswith("vllm_"):
+    if field in _OF_VLLM or field.startswith("vllm_"):
         return "vllm"
     if field.startswith("simulated_"):
         return "simulated"

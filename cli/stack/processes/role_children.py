@@ -136,6 +136,8 @@ def refuse_reserved_variables(env: Mapping[str, str]) -> None:
         "MILLRACE_ENGINE_KIND": "give --engine",
         "MILLRACE_ENGINE_MODEL_NAME": "give --model",
         "MILLRACE_ENGINE_MODEL_PATH": "give --model",
+        "MILLRACE_ENGINE_MODEL_VERSION": "give --model",
+        "MILLRACE_ENGINE_UNVERIFIED_UNTIL": "the folder of --model is trusted",
         "MILLRACE_GPU_POOL": "each --model has its own pool",
         MEMBERS_FOLDER: "each role has its own folder",
     }
@@ -173,7 +175,9 @@ def replica_env(model: ServedModel, engine: Mapping[str, str]) -> dict[str, str]
         **engine,
     }
     if model.path is not None:
+        # The folder is the one that the operator named, and nobody has signed it.
         env["MILLRACE_ENGINE_MODEL_PATH"] = str(model.path)
+        env["MILLRACE_ENGINE_UNVERIFIED_UNTIL"] = "9999-12-31"
     return env
 
 

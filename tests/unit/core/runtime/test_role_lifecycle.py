@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from prometheus_client import REGISTRY
 
-from core.errors import EngineDeadError, SettingsError
+from core.errors import EngineDeadError, MillraceError, SettingsError
 from core.runtime.logs import JsonFormatter
 from core.runtime.metrics import ROLE_READY
 from core.runtime.role_lifecycle import (
@@ -102,3 +102,22 @@ print(gc.get_freeze_count() > 1000, gc.get_threshold() > before)
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["True", "True"]
+
+
+class RefusedError(MillraceError):
+    """A restart does not help."""
+
+    code = "refused"
+
+
+def test_what_a_role_refuses_ends_it_like_invalid_settings(
+    lines: Callable[[], list[dict[str, object]]],
+) -> None:
+    def run() -> None:
+        raise RefusedError(name="m")
+
+    assert run_role(run, refused=(RefusedError,)) == EXIT_INVALID_SETTINGS
+    assert run_role(run) == EXIT_FAILURE
+    refused, failed = lines()
+    assert (refused["code"], refused["facts"]) == ("refused", {"name": "m"})
+    assert failed["code"] == "refused"

@@ -1,5 +1,6 @@
 """Goal: contradicting engine settings are rejected, and vLLM gets the configured arguments."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environm
 
 VLLM = {"KIND": "vllm", "MODEL_NAME": "m"}
 SIMULATED = {"KIND": "simulated", "MODEL_NAME": "m"}
+VERSION = {"MODEL_VERSION": "a" * 64, "TRUSTED_KEYS": "/keys.pem", "WEIGHT_CACHE": "/cache"}
 HTTP = {"KIND": "openai_http", "MODEL_NAME": "m", "UPSTREAM": "http://host:8000/v1"}
 
 
@@ -29,7 +31,23 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
         ({"MODEL_NAME": "m"}, "KIND"),
         ({"KIND": "simulated"}, "MODEL_NAME"),
         ({"KIND": "magic", "MODEL_NAME": "m"}, "KIND"),
-        (VLLM, "vllm needs model_path"),
+        (VLLM, "vllm needs model_version or model_path"),
+        (VLLM | {"MODEL_PATH": "/m"} | VERSION, "and not both"),
+        (VLLM | {"MODEL_VERSION": "a" * 64, "WEIGHT_CACHE": "/c"}, "model_version needs trusted_"),
+        (VLLM | {"MODEL_VERSION": "a" * 64, "TRUSTED_KEYS": "/k"}, "model_version needs weight_"),
+        (VLLM | VERSION | {"MODEL_VERSION": "A" * 64}, "MODEL_VERSION"),
+        (VLLM | VERSION | {"MODEL_VERSION": "a" * 63}, "MODEL_VERSION"),
+        (VLLM | VERSION | {"WEIGHT_CACHE_GIB_MAX": "0"}, "WEIGHT_CACHE_GIB_MAX"),
+        (
+            VLLM | VERSION | {"UNVERIFIED_UNTIL": "2026-01-01"},
+            "unverified_until belongs to model_p",
+        ),
+        (VLLM | {"MODEL_PATH": "/m", "UNVERIFIED_UNTIL": "soon"}, "UNVERIFIED_UNTIL"),
+        (
+            VLLM | {"MODEL_PATH": "/m", "TRUSTED_KEYS": "/k"},
+            "trusted_keys belongs to model_version",
+        ),
+        (SIMULATED | VERSION, "model_version belongs to vllm"),
         ({"KIND": "openai_http", "MODEL_NAME": "m"}, "openai_http needs upstream"),
         (HTTP | {"UPSTREAM": "host:8000"}, "UPSTREAM"),
         (SIMULATED | {"CONCURRENCY": "0"}, "CONCURRENCY"),
@@ -58,6 +76,13 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
 def test_contradicting_settings_are_rejected(env: dict[str, str], mistake: str) -> None:
     with pytest.raises(SettingsError, match=mistake):
         settings(**env)
+
+
+def test_vllm_loads_a_version_or_a_folder() -> None:
+    version = settings(**VLLM, **VERSION, WEIGHT_CACHE_GIB_MAX="10")
+    assert (version.model_version, version.weight_cache_gib_max) == ("a" * 64, 10)
+    folder = settings(**VLLM, MODEL_PATH="/model", UNVERIFIED_UNTIL="2026-12-31")
+    assert folder.unverified_until == date(2026, 12, 31)
 
 
 def test_api_key_is_masked() -> None:

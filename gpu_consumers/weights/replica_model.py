@@ -1,0 +1,104 @@
+"""Prepares the model of a replica: verified and staged, or a folder that is allowed unverified."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from core.clock import Clock
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.weights import metrics
+from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
+from gpu_consumers.weights.model_loading import MemoryCheck, ModelLoader, StagedModel, fits_always
+from gpu_consumers.weights.registry_state import RegistryReader
+from gpu_consumers.weights.trusted_keys import read_trusted_keys
+from gpu_consumers.weights.weight_cache import WeightCache
+from storage.objects.object_store import ObjectStore
+from topics.records.catalogue import MODELS
+from topics.settings import KafkaSettings
+from topics.tail_readers.topic_tail_reader import TopicTailReader
+
+_GIB: Final = 1024**3
+
+REFUSAL_REST_S: Final = 15.0
+"""How long a process that refused its model rests before it ends: Prometheus can read the reason,
+and whatever restarts the process does so a few times a minute at most."""
+
+_LOG = logging.getLogger(__name__)
+
+
+async def prepare_model(  # noqa: PLR0913  each one is a dependency
+    settings: EngineSettings,
+    kafka: KafkaSettings,
+    objects: ObjectStore,
+    *,
+    clock: Clock,
+    stop: threading.Event,
+    check_memory: MemoryCheck = fits_always,
+    on_refused: Callable[[ModelRefusedError], None] = lambda _: None,
+) -> StagedModel | None:
+    """Return the staged model, or None for an engine that loads no version.
+
+    A refusal is counted, logged and passed to `on_refused`. It is raised after `REFUSAL_REST_S`, or
+    earlier if the process stops. Raises ModelRefusedError, SettingsError, KafkaUnavailableError,
+    ObjectStoreUnavailableError and StagingStoppedError.
+    """
+    try:
+        if settings.model_version is None:
+            require_unverified_allowed(settings, clock)
+            return None
+        return await asyncio.to_thread(
+            _stage, settings, kafka, objects, clock=clock, stop=stop, check_memory=check_memory
+        )
+    except ModelRefusedError as refusal:
+        metrics.MODEL_REFUSED.labels(refusal.reason.value).inc()
+        _LOG.critical(
+            "model_refused", extra={"reason": refusal.reason.value, "detail": str(refusal)}
+        )
+        on_refused(refusal)
+        await asyncio.to_thread(stop.wait, REFUSAL_REST_S)
+        raise
+
+
+def require_unverified_allowed(settings: EngineSettings, clock: Clock) -> None:
+    """Refuse a vLLM model by folder, unless `unverified_until` allows it today (UTC)."""
+    if settings.kind != "vllm":
+        return
+    until = settings.unverified_until
+    if until is None:
+        text = (
+            "model_path loads files that are not verified: set model_version, or unverified_until"
+        )
+        raise ModelRefusedError(RefusalReason.UNVERIFIED, f"{text} for the time being.")
+    if until < datetime.fromtimestamp(clock.wall_s(), UTC).date():
+        text = f"unverified_until was {until}: set model_version instead of model_path."
+        raise ModelRefusedError(RefusalReason.UNVERIFIED, text)
+    _LOG.warning("model_unverified", extra={"until": until.isoformat()})
+
+
+def _stage(
+    settings: EngineSettings,
+    kafka: KafkaSettings,
+    objects: ObjectStore,
+    *,
+    clock: Clock,
+    stop: threading.Event,
+    check_memory: MemoryCheck,
+) -> StagedModel:
+    assert settings.model_version is not None
+    assert settings.weight_cache is not None, "validated with the version"
+    assert settings.trusted_keys is not None, "validated with the version"
+    trusted = read_trusted_keys(settings.trusted_keys)
+    bytes_max = settings.weight_cache_gib_max * _GIB
+    cache = WeightCache(settings.weight_cache, bytes_max=bytes_max, clock=clock, wait=stop.wait)
+    reader = TopicTailReader(kafka, MODELS, client_id="gpu-consumer-models")
+    try:
+        registry = RegistryReader(reader, settings.model_name, clock=clock, wait=stop.wait)
+        loader = ModelLoader(objects, cache, registry, trusted, stop.wait, check_memory)
+        model = loader.stage(settings.model_version)
+    finally:
+        reader.close()
+    _LOG.info("model_staged", extra={"version": model.version, "signed_by": model.signed_by})
+    return model

@@ -1,0 +1,112 @@
+"""Goal: a replica reads the topic `models` before it loads, and ends for good when it refuses."""
+
+import signal
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cli.stack.processes.child import last_exit_reason, spawn
+from core.clock import SystemClock
+from core.runtime.role_lifecycle import EXIT_INVALID_SETTINGS
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
+from gpu_consumers.weights.replica_model import prepare_model
+from registry.signing.keys import SigningKey
+from storage.objects.local_object_store import LocalObjectStore
+from tests.integration.gpu_consumers.replica_processes import replica_child
+from tests.support.signed_models import StoredModel, model_contents, store_model
+from tests.support.until import until
+from topics.clients.producer import RecordProducer
+from topics.records.catalogue import MODELS
+from topics.records.codec import encode, kind_headers
+from topics.records.records import ModelKeyState, ModelState
+from topics.settings import KafkaSettings
+
+KEY = SigningKey.generate()
+
+
+class Installation:
+    """A signed model in a local object store, and a registry that writes to `models`."""
+
+    def __init__(self, folder: Path, producer: RecordProducer) -> None:
+        self.folder, self._producer = folder, producer
+        self.objects = LocalObjectStore(folder / "objects", clock=SystemClock())
+        self.model: StoredModel = store_model(self.objects, model_contents(Random(1)), KEY)
+        (folder / "keys.pem").write_bytes(KEY.public.pem)
+
+    def settings(self) -> EngineSettings:
+        return EngineSettings.from_env({f"MILLRACE_ENGINE_{k}": v for k, v in self.env().items()})
+
+    def env(self) -> dict[str, str]:
+        return {
+            "KIND": "vllm",
+            "MODEL_NAME": "m",
+            "MODEL_VERSION": self.model.version,
+            "TRUSTED_KEYS": str(self.folder / "keys.pem"),
+            "WEIGHT_CACHE": str(self.folder / "cache"),
+        }
+
+    def write(self, state: ModelState | ModelKeyState) -> None:
+        if isinstance(state, ModelKeyState):
+            key = f"key:{state.key_id}"
+        else:
+            key = f"version:{state.name}@{state.version}"
+        self._producer.send(
+            MODELS.name,
+            encode(state),
+            partition=0,
+            key=key.encode(),
+            headers=kind_headers(type(state)),
+        )
+        self._producer.flush(40)
+
+    def register(self, revision: int = 1, *, retired: bool = False) -> None:
+        self.write(ModelState("m", self.model.version, "p", revision, retired))
+
+
+@pytest.fixture
+def installation(tmp_path: Path, producer: RecordProducer) -> Installation:
+    return Installation(tmp_path, producer)
+
+
+async def test_a_registered_version_is_staged_until_its_key_is_revoked(
+    kafka: KafkaSettings, installation: Installation
+) -> None:
+    installation.register()
+    stop = threading.Event()
+    arguments = (installation.settings(), kafka, installation.objects)
+    staged = await prepare_model(*arguments, clock=SystemClock(), stop=stop)
+    assert staged is not None
+    assert staged.manifest == installation.model.manifest
+    for path, content in installation.model.contents.items():
+        assert (staged.folder / path).read_bytes() == content
+    staged.release()
+
+    installation.write(ModelKeyState(KEY.public.key_id, 2, revoked=True))
+    with pytest.raises(ModelRefusedError) as refusal:
+        await prepare_model(
+            *arguments, clock=SystemClock(), stop=stop, on_refused=lambda _: stop.set()
+        )
+    assert refusal.value.reason == RefusalReason.REVOKED_KEY
+
+
+def test_a_replica_of_a_retired_version_ends_as_with_invalid_settings(
+    kafka: KafkaSettings, installation: Installation
+) -> None:
+    installation.register()
+    installation.register(2, retired=True)
+    env = {f"MILLRACE_ENGINE_{name}": value for name, value in installation.env().items()}
+    env["MILLRACE_OBJECTS_ROOT"] = str(installation.folder / "objects")
+    child = replica_child(kafka, installation.folder, "replica", env)
+    process = spawn(child, installation.folder)
+    log = installation.folder / "replica.log"
+    try:
+        until(lambda: "model_refused" in log.read_text(), timeout_s=50)
+        process.send(signal.SIGTERM)  # so that the rest ends at once
+        until(process.has_ended, timeout_s=20)
+    finally:
+        code = process.kill_and_reap()
+    assert code == EXIT_INVALID_SETTINGS, log.read_text()
+    assert "retired" in (last_exit_reason(log) or "")
