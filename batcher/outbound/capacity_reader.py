@@ -12,10 +12,11 @@ from topics.records.catalogue import CAPACITY, GRANTS, JOB_CLASSES, grants_parti
 from topics.records.records import Capacity, ReplicaGrants
 from topics.settings import KafkaSettings
 
-CAPACITY_INTERVAL_S: Final = 0.05
-"""Time for which capacity is collected: it carries rates, and grants of earlier releases."""
+CAPACITY_INTERVAL_S: Final = {"bulk": 0.2, "interactive": 0.05}
+"""Time for which capacity is collected, by class: it carries rates, once a second, and grants of
+earlier releases, for which online calls wait."""
 
-GRANTS_INTERVAL_S: Final = {"bulk": 0.01, "interactive": 0.002}
+GRANTS_INTERVAL_S: Final = {"bulk": 0.02, "interactive": 0.002}
 """Time for which grants are collected, by class: online calls wait for them."""
 
 
@@ -70,7 +71,7 @@ def capacity_reader(
         on_failure=on_failure,
         is_newest_enough=True,
         is_relevant=CapacityFilter(job_class, monotonic_s).is_relevant,
-        poll_interval_s=CAPACITY_INTERVAL_S,
+        poll_interval_s=CAPACITY_INTERVAL_S[job_class],
     )
 
 

@@ -1,6 +1,7 @@
 """Writes what busy replicas write: `… .capacity_load SERVERS REPLICAS POOLS SECONDS`.
 
-Each replica of class bulk repeats its grants to three batchers every 0.2 s and its capacity every
+Each replica of class bulk ends 20 items a second, so it repeats its grants to three batchers every
+0.6 s (`grant_changes`: 12 items are less than an eighth of its limit) and its capacity every
 second, evenly spread over time, with new grants and in-flight jobs. Each record is a record batch
 of its own, as if every replica had its own connection. Reports `@ready`, then `@result` with the
 records that were sent.
@@ -14,8 +15,8 @@ import uuid
 from confluent_kafka import Producer
 
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
-from gpu_consumers.flow_control.capacity_publisher import REPEAT_S as GRANTS_S
 from gpu_consumers.flow_control.capacity_schedule import REPEAT_S as CAPACITY_S
+from gpu_consumers.flow_control.grant_changes import BUSY_REPEAT_S as GRANTS_S
 from topics.clients.client_factory import new_client
 from topics.records.catalogue import CAPACITY, GRANTS, grants_partition
 from topics.records.codec import encode, kind_headers
@@ -24,6 +25,9 @@ from topics.settings import KafkaSettings
 
 BATCHERS = [f"batcher-bulk-{number:012x}" for number in range(3)]
 JOBS = [uuid.UUID(int=number) for number in range(10)]
+ITEMS = 12
+"""Items of a replica that end between two of its grants."""
+
 _PAUSE_S = 0.001
 
 
@@ -48,7 +52,7 @@ class Replicas:
 
     def send_grants(self, number: int) -> None:
         """Send the grants of one replica; some items have ended since the last ones."""
-        self._finished[number] += 4
+        self._finished[number] += ITEMS
         record = ReplicaGrants(
             replica_id=self._ids[number],
             epoch=7_000_000_000_000_000,

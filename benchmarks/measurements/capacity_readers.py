@@ -20,6 +20,8 @@ from batcher.policy.credits import CreditLedger
 from benchmarks.children.line_child import LineChild
 from benchmarks.runs import Report, Row, Run, Setup, VoidRunError
 from benchmarks.stacks.services import running_kafka
+from gpu_consumers.flow_control.capacity_schedule import REPEAT_S as CAPACITY_S
+from gpu_consumers.flow_control.grant_changes import BUSY_REPEAT_S as GRANTS_S
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CAPACITY, GRANTS
 from topics.records.records import ReplicaGrants
@@ -72,7 +74,8 @@ def _read(servers: str, style: str, count: int, seconds: float, folder: Path) ->
         found = json.loads(reader.expect("result", seconds + _START_S_MAX))
         writer.expect("result", seconds + _START_S_MAX)
     # Half of the replicas are of another class, whose capacity a batcher reads now and then.
-    wanted = count * found["seconds"] * (5.5 if style == "batcher" else 1)
+    per_s = 0.5 / CAPACITY_S + 1 / GRANTS_S if style == "batcher" else 1 / CAPACITY_S
+    wanted = count * found["seconds"] * per_s
     if found["records"] < _SHARE_MIN * wanted:
         raise VoidRunError(f"{found['records']:,} of {wanted:,.0f} records were read")
     return Run(

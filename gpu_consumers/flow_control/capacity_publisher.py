@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from core.clock import Clock, DatabaseTime
 from gpu_consumers import metrics
 from gpu_consumers.flow_control.capacity_schedule import INTERVAL_S_MIN, CapacitySchedule
+from gpu_consumers.flow_control.grant_changes import BUSY_REPEAT_S, has_changed
 from gpu_consumers.flow_control.grant_sender import GrantSender
 from gpu_consumers.flow_control.grants import (
     Grants,
@@ -36,7 +37,8 @@ _BACKOFF_S_MIN = 0.5
 _PROBE_ITEMS = 1
 
 REPEAT_S = 0.2
-"""Interval of grants. Each record holds the whole state, so a lost one idles a GPU no longer."""
+"""Interval of grants, of bulk items if they have changed by enough. Each record holds the whole
+state."""
 
 IDLE_REPEAT_S = 1.0
 """The interval while nothing runs; batchers treat a replica as silent after three times that."""
@@ -93,7 +95,9 @@ class CapacityPublisher:
         self._rate = MeasuredRate()
         self._schedule = CapacitySchedule()
         self._grant_sender = GrantSender(producer, identity.replica_id, identity.job_class)
-        self._granted_s = 0.0  # the time of the last grants
+        self._granted_s = 0.0  # when grants were last computed
+        self._published: ReplicaGrants | None = None
+        self._published_s = 0.0  # when those were sent
         self._limit_override: int | None = None
         self._wake = asyncio.Event()
 
@@ -189,7 +193,7 @@ class CapacityPublisher:
                 self._measure(now_s)
                 measured_s = now_s
             if self._wake.is_set() or self._grants_wait_s(now_s) <= 0:
-                self._publish_grants(now_s)
+                self._publish_grants(now_s, is_repetition=not self._wake.is_set())
             capacity_wait_s = max(_TIMER_S_MIN, self._publish_capacity(now_s))
             wait_s = min(self._grants_wait_s(now_s), capacity_wait_s)
 
@@ -218,10 +222,10 @@ class CapacityPublisher:
         wait_s = self._granted_s + repeat_s - now_s
         return wait_s if wait_s > _TIMER_S_MIN else 0.0
 
-    def _publish_grants(self, now_s: float) -> None:
+    def _publish_grants(self, now_s: float, *, is_repetition: bool = False) -> None:
+        """Send grants. A repetition is left out while nothing has changed by much."""
         limit, identity = self._limit(), self._identity
-        self._unpublished, self._granted_s = 0, now_s
-        self._publish_threshold = publish_threshold(limit, identity.job_class)
+        self._granted_s = now_s
         grants = ReplicaGrants(
             replica_id=identity.replica_id,
             epoch=self._epoch,
@@ -233,7 +237,23 @@ class CapacityPublisher:
             available=limit > 0 and bool(self._partitions),
             in_danger=self._has_suspects(),
         )
-        self._grant_sender.send(grants)  # without space a newer record will be sent
+        if is_repetition and not self._is_due(grants, limit, now_s):
+            return
+        self._unpublished = 0
+        self._publish_threshold = publish_threshold(limit, identity.job_class)
+        if self._grant_sender.send(grants):  # without space a newer record will be sent
+            self._published, self._published_s = grants, now_s
+
+    def _is_due(self, grants: ReplicaGrants, limit: int, now_s: float) -> bool:
+        if (
+            self._published is None
+            or not self._in_flight
+            or self._identity.job_class == "interactive"
+            or now_s - self._published_s >= BUSY_REPEAT_S - _TIMER_S_MIN
+        ):
+            return True
+        arrived = {name: account.arrived for name, account in self._grants.accounts.items()}
+        return has_changed(self._published, grants, arrived=arrived, limit=limit)
 
     def _publish_capacity(self, now_s: float) -> float:
         """Send the public state if it is due; return after how many seconds to call again."""

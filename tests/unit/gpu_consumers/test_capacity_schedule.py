@@ -21,6 +21,7 @@ from gpu_consumers.flow_control.capacity_schedule import (
     CapacitySchedule,
     has_changed,
 )
+from gpu_consumers.flow_control.grant_changes import BUSY_REPEAT_S
 from gpu_consumers.flow_control.in_flight_jobs import IN_FLIGHT_S_MIN
 from tests.support.clock import ManualClock
 from tests.unit.gpu_consumers.fakes import RecordingProducer, run_loop
@@ -167,6 +168,27 @@ async def test_capacity_is_repeated_every_second(monkeypatch: pytest.MonkeyPatch
             await run_loop()
         assert published.counts()[1] == count + 2
         assert published.counts()[0] >= 8
+
+
+async def test_a_busy_replica_repeats_grants_that_change_little_every_0_6_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(monkeypatch, spins=True) as published:
+        published.add_demand()
+        await run_loop()
+        batch = replace(batch_of(b"a"), batcher_id="b", replica_id="r")
+        batch = replace(batch, epoch=published.log.grants[-1].epoch)
+        published.capacity.record_arrival(batch, 100)
+        published.clock.advance(BUSY_REPEAT_S)
+        sent_s = []
+        for number in range(16):
+            published.add_demand()  # or the grant would be void
+            count = len(published.log.grants)
+            await run_loop()
+            sent_s += [number / 10] * (len(published.log.grants) - count)
+            published.capacity.record_end(batch, 1)
+            published.clock.advance(0.1)
+    assert sent_s == [0.0, 0.6, 1.2]
 
 
 async def test_nothing_is_lost_while_a_partition_has_no_space(

@@ -165,8 +165,10 @@ class ScriptedConsumer:
 
     def __init__(self, batch: Sequence[Any]) -> None:
         self._left = list(batch)
+        self.timeouts_s: list[float] = []
 
-    def consume(self, count: int, _timeout_s: float) -> list[Any]:
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        self.timeouts_s.append(timeout_s)
         taken, self._left = self._left[:count], self._left[count:]
         return taken
 
@@ -191,6 +193,20 @@ def test_records_before_a_missing_topic_error_are_returned(monkeypatch: pytest.M
     assert tail.poll(0) == []
 
 
+def test_a_paced_poll_takes_what_has_arrived_at_once_and_waits_for_one_record_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = ScriptedConsumer([message(7), message(8)])
+    monkeypatch.setattr(topic_tail_reader, "Consumer", lambda *_, **__: consumer)
+    settings = KafkaSettings(bootstrap_servers="nobody:1")
+    tail = TopicTailReader(settings, CONTROL, client_id="test", poll_interval_s=1e-9)
+
+    assert [record.offset for record in tail.poll(0.5)] == [7, 8]
+    assert consumer.timeouts_s == [0]
+    assert tail.poll(0.5) == []
+    assert consumer.timeouts_s == [0, 0, 0.5]
+
+
 @pytest.mark.parametrize(
     "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED]
 )
@@ -208,7 +224,7 @@ def test_a_reader_with_an_interval_polls_less_often_while_it_is_busy(
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     reader = TopicTailReader(settings, CONTROL, client_id="test", poll_interval_s=0.01)
     waits_s = []
-    for count in (1, 19, 21, 80, 39):
+    for count in (1, 9, 11, 40, 19):
         reader._plan_next_poll(count)
         before_s = clock.now_s
         reader._pace()
