@@ -44,6 +44,7 @@ from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from topics.clients.producer import RecordProducer
 from topics.metrics import STAGE_SECONDS
 from topics.records.attempts import AttemptUnit
+from topics.records.chunks import item_positions
 from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class BatchExecution:
         """
         batch = delivered.batch
         items: list[tuple[JobRef, Item]] = []
+        job_positions: list[int | None] = []
         token_charges: list[float] = []
         # The first owner of a redelivered batch may have settled its items.
         has_token_charges = not delivered.is_redelivered and all(
@@ -81,6 +83,7 @@ class BatchExecution:
             charges = item_charges(part) if has_token_charges else []
             if delivered.is_redelivered or not self._drop_items(part.job, len(part.items)):
                 items += [(part.job, item) for item in part.items]
+                job_positions += item_positions(part)
                 token_charges += charges
             else:
                 ended = [(None, charge) for charge in charges]
@@ -89,7 +92,8 @@ class BatchExecution:
         metrics.BATCH_ITEMS.observe(total)
         self.capacity.record_arrival(batch, total)
         self.capacity.record_end(batch, total - len(items))
-        run = BatchRun(delivered, items, PendingSends(self.producer), token_charges)
+        sends = PendingSends(self.producer)
+        run = BatchRun(delivered, items, job_positions, sends, token_charges)
         if self._requeues_new_runs:
             run.abort_reason = BatchAbortReason.REQUEUE
         self.runs.add(run)
@@ -193,12 +197,13 @@ class BatchExecution:
             if len(outcomes) < len(of_job) and self.liveness.drop_reason(job) is None:
                 published = {outcome.index for outcome in outcomes}
                 requeued = [
-                    run.items[p][1]
+                    p
                     for p in of_job
                     if run.items[p][1].index not in published and (requeues or p in run.answers)
                 ]
                 metrics.ITEMS_HANDED_BACK.inc(len(requeued))
-                sends.requeue_items(job, requeued, "bulk")
+                items = [run.items[p][1] for p in requeued]
+                sends.requeue_items(job, items, [run.job_positions[p] for p in requeued], "bulk")
 
     def _drop_items(self, job: JobRef, item_count: int) -> bool:
         reason = self.liveness.drop_reason(job)

@@ -49,6 +49,7 @@ class BatchRun:
 
     delivered: DeliveredBatch
     items: list[tuple[JobRef, Item]]
+    job_positions: list[int | None]  # of each item in its job's order; None: its index
     sends: PendingSends  # its outcomes and requeued items
     token_charges: list[float] = field(default_factory=list)  # of each item; empty: unknown
     answers: dict[int, EngineAnswer] = field(default_factory=dict)

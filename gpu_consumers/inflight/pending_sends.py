@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -46,10 +46,18 @@ class PendingSends:
         if process_ends:
             self._send_or_defer(Outcomes(job, [], process_ends))
 
-    def requeue_items(self, job: JobRef, items: Iterable[Item], job_class: str) -> None:
-        """Send items back to the topic of requests; the attempt is not charged."""
+    def requeue_items(
+        self, job: JobRef, items: Sequence[Item], positions: Sequence[int | None], job_class: str
+    ) -> None:
+        """Send items back to the topic of requests; the attempt is not charged.
+
+        `positions` are those of the items in the job's order (`Chunk.position`). A chunk keeps that
+        of its first item, so the items come as early as before in the queue of their job.
+        """
+        first = 0
         for chunk in split_into_chunks(items):
-            self.requeue_chunk(Chunk(job, chunk), job_class)
+            self.requeue_chunk(Chunk(job, chunk, position=positions[first]), job_class)
+            first += len(chunk)
 
     def requeue_chunk(self, chunk: Chunk, job_class: str) -> None:
         """Send one chunk back to the topic of requests."""

@@ -31,6 +31,16 @@ def split_into_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield chunk
 
 
+def item_positions(chunk: Chunk) -> list[int | None]:
+    """Return the position of each item in the job's order; None if it is the index.
+
+    Of a part of a batch that was merged from several chunks those after the first may be too low.
+    """
+    if chunk.position is None:
+        return [None] * len(chunk.items)
+    return [*range(chunk.position, chunk.position + len(chunk.items))]
+
+
 def send_chunk(
     sender: RecordSender,
     chunk: Chunk,

@@ -103,6 +103,19 @@ async def test_refused_items_are_requeued_and_the_rest_of_the_batch_runs(
     assert metrics.POOL_AVAILABLE._value.get() == 1
 
 
+@pytest.mark.parametrize(("position", "kept"), [(7_000, 7_001), (None, None)])
+async def test_requeued_items_keep_their_position_in_the_order_of_their_job(
+    position: int | None, kept: int | None
+) -> None:
+    replica = BulkReplica()
+    (part,) = batch_of(b"a", b"busy", b"b").parts
+    part = msgspec.structs.replace(part, position=position)
+    replica.start_batch(msgspec.structs.replace(batch_of(b"c"), parts=[part]))
+    await replica.wait_ended()
+    (requeued,) = replica.log.requeued
+    assert ([item.index for item in requeued.items], requeued.position) == ([1], kept)
+
+
 async def test_a_refused_call_is_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = OnlineReplica()
 
