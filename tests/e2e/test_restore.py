@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from openai import OpenAI
 from openai.types import Batch
 from typer.testing import CliRunner
 
@@ -16,13 +17,24 @@ from core.ids import JOB, parse_public_id
 from jobs.tables.jobs import jobs
 from tenancy.tables import usage_ledger
 from tests.conftest import execute, with_database
-from tests.support.job_checks import assert_conserved, ended, lines_of, outcomes_of, submit, watch
+from tests.support.job_checks import (
+    assert_conserved,
+    chat_line,
+    create,
+    ended,
+    lines_of,
+    outcomes_of,
+    submit,
+    upload,
+    watch,
+)
 from tests.support.stacks import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(480)
 
 OPTIONS = ("--simulated-latency-ms", "20", "--simulated-concurrency", "24")
-COUNT, SMALL = 3000, 300
+COUNT, SMALL, GROUPED = 3000, 300, 900
+PREFIXES = [f"{name} speaks of its own. " * 30 for name in "abcd"]
 
 
 def dump(url: str, to: Path) -> None:
@@ -71,6 +83,20 @@ def billed(engine: sa.Engine, job: Batch) -> tuple[int, int, int]:
     return int(items), int(given), int(made)
 
 
+def submit_grouped(client: OpenAI, model: str) -> Batch:
+    """Create a job whose prompts share prefixes in turn, which intake emits in another order."""
+    lines = [chat_line(n, model, text=PREFIXES[n % len(PREFIXES)]) for n in range(GROUPED)]
+    return create(client, upload(client, b"".join(lines)))
+
+
+def has_order(engine: sa.Engine, job: Batch) -> bool:
+    """Whether a job is emitted in an order of its own."""
+    with engine.connect() as connection:
+        query = sa.select(jobs.c.order_saved_tokens)
+        row = connection.execute(query.where(jobs.c.id == parse_public_id(JOB, job.id))).one()
+        return row[0] is not None
+
+
 def test_a_restored_database_is_completed_from_the_log(
     tmp_path: Path,
     kafka_bootstrap: str,
@@ -86,11 +112,13 @@ def test_a_restored_database_is_completed_from_the_log(
     with running_stack(tmp_path / "data", *OPTIONS) as stack:
         client = stack.client
         large, stopped = (submit(client, stack.model, COUNT) for _ in range(2))
+        grouped = submit_grouped(client, stack.model)
         small = submit(client, stack.model, SMALL)
         control(stack, small, "pause")
         watch(client, stopped.id, lambda job: job.status == "in_progress")
         watch(client, small.id, lambda job: job.status == "in_progress")
         watch(client, large.id, lambda job: done(job) > COUNT // 20)
+        watch(client, grouped.id, lambda job: job.status == "in_progress")
         dump(database_url, backup)
         # Not in the backup: a cancellation, an end, and control versions of two jobs.
         client.batches.cancel(stopped.id)
@@ -101,6 +129,7 @@ def test_a_restored_database_is_completed_from_the_log(
         before = lines_of(client, small.output_file_id)
         watch(client, large.id, lambda job: done(job) > COUNT // 3)
         watch(client, stopped.id, ended)
+        watch(client, grouped.id, ended)  # with it go the lines in its order
 
     restore(database_url, backup)
     assert [state_of(engine, job) for job in (large, small, stopped)] == [
@@ -108,13 +137,15 @@ def test_a_restored_database_is_completed_from_the_log(
         ("in_progress", True),
         ("in_progress", False),
     ]
+    assert (state_of(engine, grouped), has_order(engine, grouped)) == (("in_progress", False), True)
     recovered = CliRunner().invoke(app, ["recover"])
     assert recovered.exit_code == 0, recovered.output
-    assert recovered.stdout.startswith("jobs 3 records ")
+    assert recovered.stdout.startswith("jobs 4 records ")
 
     with running_stack(tmp_path / "data", *OPTIONS) as stack:
         client = stack.client
-        for job, count in ((large, COUNT), (small, SMALL), (stopped, COUNT)):
+        counts = ((large, COUNT), (small, SMALL), (stopped, COUNT), (grouped, GROUPED))
+        for job, count in counts:
             finished = watch(client, job.id, ended, 180)
             assert_conserved(client, finished, count)
             assert finished.usage is not None
