@@ -177,10 +177,14 @@ class TopicTailReader:
     def _consume(self, timeout_s: float) -> list[Message]:
         """Return what has arrived; wait for the first message only."""
         # The client waits until all of a count have arrived. After a pause some have already.
-        if self._poll_interval_s and (messages := self._consumer.consume(_COUNT_MAX, 0)):
-            return messages
-        first = self._consumer.consume(1, timeout_s)
-        return first + self._consumer.consume(_COUNT_MAX, 0) if first else first
+        messages: list[Message] = []
+        if self._poll_interval_s:
+            messages = self._consumer.consume(_COUNT_MAX, 0)
+        if not messages:
+            messages = self._consumer.consume(1, timeout_s)
+            if messages:
+                messages += self._consumer.consume(_COUNT_MAX, 0)
+        return messages
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
         self._consumer.assign(partitions)
