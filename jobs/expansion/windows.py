@@ -112,10 +112,10 @@ def tenant_windows(
     `remaining` counts the items that can be emitted: those of leased jobs. The tenants of a pool
     with outstanding or remaining items share its budget by their effective weights (see
     `core.tenant_claims`) and max-min fairness: one item each at least, and `items_max` at most. If
-    earlier tenants still have more than their share outstanding, a tenant with less gets its share
-    of what is free, and half of what all of its weight would bring it, or one item, at once: it
-    does not wait until the items of others have run. So the budget is exceeded by half of it, and
-    one item for each tenant, at most.
+    earlier tenants still have more than their share outstanding, a tenant with less gets what its
+    weight brings it, or one item, at once: with less its queue at a batcher would run empty, and
+    its turns would go to others, until their items have run. So the budget is exceeded by all of
+    it, and one item for each tenant, at most; a batcher buffers twice its read-ahead.
 
     Of a budget below one item for each tenant, tenants with outstanding items keep theirs, and an
     order that changes with `turn` decides which come next: neither many jobs nor one large job
@@ -138,7 +138,7 @@ def tenant_windows(
         grants = fair_shares(missing, free, weights)
         total_weight = sum(weights.values())
         for key, share in shares.items():
-            at_once = budgets[pool] * weights[key] // (2 * total_weight)
+            at_once = budgets[pool] * weights[key] // total_weight
             at_once = max(at_once, min(1, budgets[pool] // (2 * len(keys))))
             windows[key] = min(share, max(outstanding[key] + grants[key], at_once))
     return windows

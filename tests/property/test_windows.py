@@ -204,7 +204,7 @@ def test_budgets_fit_into_the_read_ahead_of_the_batchers(
 
 
 @given(jobs=loads(tenants=4, models=2), budget=st.integers(0, 20_000))
-def test_tenants_exceed_the_budget_by_half_of_it_at_most(jobs: list[JobLoad], budget: int) -> None:
+def test_tenants_exceed_the_budget_by_all_of_it_at_most(jobs: list[JobLoad], budget: int) -> None:
     budgets = {job.pool: budget for job in jobs}
     allowed = allowances(jobs, windows_of(jobs, budgets))
     for pool in budgets:
@@ -212,7 +212,7 @@ def test_tenants_exceed_the_budget_by_half_of_it_at_most(jobs: list[JobLoad], bu
         new = sum(allowed.get(job.job_id, 0) for job in mine)
         free = max(0, budget - sum(job.outstanding for job in mine))
         grain = CHUNK_ITEMS_MAX * len({job.tenant_id for job in mine})  # of a lower rank, each
-        assert new <= free + max(budget // 2, 0) + (grain if new > free else 0)
+        assert new <= free + budget + (grain if new > free else 0)
 
 
 @given(jobs=loads(tenants=6), budget=st.integers(1200, 20_000))
@@ -238,14 +238,12 @@ def tenant_job(number: int, total: int, *, emitted: int = 0, terminal: int = 0) 
     return JobLoad(*ids, "p", total, emitted, terminal)
 
 
-def test_a_newcomer_gets_half_of_a_share_beyond_a_full_budget_and_the_earlier_tenant_nothing() -> (
-    None
-):
+def test_a_newcomer_gets_its_share_beyond_a_full_budget_and_the_earlier_tenant_nothing() -> None:
     earlier = tenant_job(1, 60_000, emitted=20_000)
     newcomer = tenant_job(2, 60_000)
     windows = windows_of([earlier, newcomer], {"p": 20_000})
-    assert windows == {earlier.tenant_pool: 10_000, newcomer.tenant_pool: 5_000}
-    assert allowances([earlier, newcomer], windows) == {newcomer.job_id: 5_000}
+    assert windows == {earlier.tenant_pool: 10_000, newcomer.tenant_pool: 10_000}
+    assert allowances([earlier, newcomer], windows) == {newcomer.job_id: 10_000}
     drained = earlier._replace(terminal=12_000)
     assert windows_of([drained, newcomer], {"p": 20_000}) == {
         earlier.tenant_pool: 10_000,
@@ -286,11 +284,11 @@ def test_tenants_share_a_budget_by_their_weights_and_each_gets_an_item() -> None
     assert windows == {light.tenant_pool: 1, heavy.tenant_pool: 1}
 
 
-def test_a_heavy_tenant_that_comes_gets_half_of_its_share_at_once() -> None:
+def test_a_heavy_tenant_that_comes_gets_its_share_at_once() -> None:
     earlier = tenant_job(1, 60_000, emitted=20_000)
     heavy = tenant_job(3, 60_000)
     windows = windows_of([earlier, heavy], {"p": 20_000}, claim=weight_of({1: 1, 3: 3}))
-    assert windows == {earlier.tenant_pool: 5_001, heavy.tenant_pool: 7_500}
+    assert windows == {earlier.tenant_pool: 5_001, heavy.tenant_pool: 14_999}
 
 
 def test_a_light_tenant_that_comes_gets_an_item_at_once() -> None:
