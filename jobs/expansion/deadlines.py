@@ -8,7 +8,9 @@ deadline first meets all deadlines whenever any order does (Liu and Layland 1973
 If no order does, EDF would make many jobs late. So the jobs of a largest set that can end in time
 stay, found by Moore's algorithm (Moore 1968), and the others are relegated behind them. They keep
 a part of the window, and are planned anew each time: a relegated job whose time suffices again, as
-others end or the pool becomes faster, returns.
+others end or the pool becomes faster, returns. In overload a set that just fits is not enough: its
+items are in a window behind others, and the longest of them run for seconds. So a job stays only if
+it can end before its deadline when it begins after the lag.
 """
 
 import heapq
@@ -138,9 +140,9 @@ def plan_deadlines(
     due = sorted([(job.deadline_s, job.job_id, job.unfinished, job) for job in jobs])
     rate = supply.items_per_s
     late = late_jobs(due, rate, supply.now_s)
-    if late:
+    if late:  # what is emitted now ends after the lag: in overload most would end just too late
         rate *= 1 - TRICKLE_SHARE
-        late = late_jobs(due, rate, supply.now_s)
+        late = late_jobs(due, rate, supply.now_s + supply.lag_s)
     kept = [one for number, one in enumerate(due) if number not in late] if late else due
     count = _urgent_count(kept, rate, supply.now_s + supply.lag_s)
     if not (kept or has_later) or not (late or count):
