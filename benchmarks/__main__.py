@@ -38,6 +38,7 @@ NAMES = (
     "small_beside_large",
     "harvest",
     "overload_goodput",
+    "virtual_scheduling",
     "prefix_order",
     "upstream_turnaround",
     "one_writer",

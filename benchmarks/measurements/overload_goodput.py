@@ -134,7 +134,7 @@ def _run(
     started_s = time.monotonic()
 
     def create(one: OfferedJob) -> Batch:
-        batch = client.start(file_ids[one.file], priority=_priority(one, name))
+        batch = client.start(file_ids[one.file], priority=priority_of(one, name))
         if has_deadlines:
             client.set_deadline(batch, batch.created_at + TARGETS_S[one.slo])
         return batch
@@ -151,7 +151,7 @@ def _run(
     return _run_of(ended)
 
 
-def _priority(one: OfferedJob, name: str) -> int:
+def priority_of(one: OfferedJob, name: str) -> int:
     """Return the priority of a class, which only strict priority knows."""
     return PRIORITIES[one.slo] if name == STRICT_PRIORITY else PRIORITY_DEFAULT
 
