@@ -1,0 +1,1 @@
+"""The memory that a model version needs on each device, computed before it is loaded."""
