@@ -88,6 +88,8 @@ def _upper_bounds(shape: ModelShape, options: MemoryOptions) -> list[str]:
     found: list[str] = []
     if shape.attention is AttentionKind.NONE:
         return found
+    if not shape.heads:
+        return ["Unknown: the state of the layers, which have no attention."]
     if shape.sliding_window:
         found.append(
             f"Layers with a window of {shape.sliding_window} tokens count as if they kept all."

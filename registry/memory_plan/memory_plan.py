@@ -42,9 +42,10 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     reserve: Reserve
     kv_token_bytes: int  # 0: no KV cache
     kv_block_tokens: int
-    kv_cache_memory_bytes: int  # whole blocks that fit; vLLM's option of this name
+    kv_cache_memory_bytes: int  # whole blocks that fit; vLLM's option of this name; 0: do not set
     max_model_len: int  # tokens of the longest sequence
     kv_sequence_bytes: int  # of the longest sequence
+    is_kv_exact: bool = True  # whether the two sizes are what vLLM needs, and no upper bound
     notes: tuple[str, ...] = ()  # what is an upper bound, or not known
 
     @property
@@ -54,8 +55,13 @@ class MemoryPlan(msgspec.Struct, frozen=True):
 
     @property
     def required_bytes(self) -> int:
-        """The least that the replica needs: with a KV cache of one longest sequence."""
-        return self.weights_bytes + self.reserve.total_bytes + self.kv_sequence_bytes
+        """The least that the replica needs: with a KV cache of one longest sequence.
+
+        Without the KV cache if only an upper bound of it is known, so that no model is refused
+        that fits.
+        """
+        cache_bytes = self.kv_sequence_bytes if self.is_kv_exact else 0
+        return self.weights_bytes + self.reserve.total_bytes + cache_bytes
 
     @property
     def fits(self) -> bool:
@@ -109,6 +115,7 @@ def plan_memory(
         kv_cache_memory_bytes=kv_bytes,
         max_model_len=max_model_len,
         kv_sequence_bytes=cache.sequence_bytes(max_model_len),
+        is_kv_exact=not cache.upper_bounds,
         notes=(*cache.upper_bounds, *_weight_notes(shape, options)),
     )
 
@@ -124,7 +131,7 @@ def require_fit(plan: MemoryPlan) -> None:
     ]
     if plan.reserve.adapter_bytes:
         parts.append(f"{_gib(plan.reserve.adapter_bytes)} of adapters")
-    if plan.kv_sequence_bytes:
+    if plan.kv_sequence_bytes and plan.is_kv_exact:
         parts.append(
             f"{_gib(plan.kv_sequence_bytes)} of KV cache for one sequence of"
             f" {plan.max_model_len} tokens"

@@ -62,7 +62,7 @@ class ModelShape(msgspec.Struct, frozen=True):
     layers: int
     hidden: int
     intermediate: int
-    heads: int
+    heads: int  # 0: a model without attention, such as Mamba
     kv_heads: int
     head_size: int
     vocabulary: int
@@ -95,7 +95,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     layers = _size(text, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
     if layers > LAYERS_MAX:
         raise InvalidConfigError(f"The model has more than {LAYERS_MAX} layers.")
-    heads = _size(text, "num_attention_heads", "n_head", "num_heads", "n_heads")
+    heads = _size(text, "num_attention_heads", "n_head", "num_heads", "n_heads", default=0)
     hidden = _size(text, "hidden_size", "n_embd", "d_model")
     intermediate = _size(
         text, "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", default=4 * hidden
@@ -110,7 +110,9 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
         intermediate=intermediate,
         heads=heads,
         kv_heads=_kv_heads(text, heads),
-        head_size=_size(text, "head_dim", "hidden_size_per_head", default=hidden // max(heads, 1)),
+        head_size=_size(
+            text, "head_dim", "hidden_size_per_head", default=hidden // heads if heads else 0
+        ),
         vocabulary=_size(text, "vocab_size", "padded_vocab_size", default=0),
         context_tokens=_context_tokens(text),
         latent=_size(text, "kv_lora_rank") + rotary if attention is AttentionKind.LATENT else 0,

@@ -214,6 +214,28 @@ def test_the_weights_of_the_tiny_model_are_what_is_loaded(tmp_path: Path) -> Non
     assert not plan.notes
 
 
+def test_a_model_is_not_refused_for_an_upper_bound_of_its_kv_cache() -> None:
+    long: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 2048}
+    config = llama_config(max_position_embeddings=131_072)
+    with pytest.raises(ModelDoesNotFitError):
+        require_fit(_plan(24, config=config, **long))
+    plan = _plan(24, config=config | {"sliding_window": 4096}, **long)
+    require_fit(plan)
+    assert not plan.is_kv_exact
+    assert "4096" in plan.notes[0]
+
+
+def test_a_model_without_attention_has_a_plan_of_its_weights() -> None:
+    config = llama_config(model_type="mamba", num_attention_heads=None, num_key_value_heads=None)
+    shape = shape_of(config)
+    tensors = [Tensor("backbone.layers.0.mixer.in_proj.weight", "BF16", (64, 64))]
+    plan = plan_memory(tensors, shape, MemoryOptions(), 16 * GIB)
+    assert plan.weights_bytes == 64 * 64 * 2
+    assert plan.kv_cache_memory_bytes == 0
+    assert "no attention" in plan.notes[0]
+    require_fit(plan)
+
+
 def test_an_encoder_needs_no_kv_cache() -> None:
     plan = _plan(config=llama_config(model_type="bert"))
     assert plan.kv_cache_memory_bytes == plan.kv_sequence_bytes == plan.sequences_at_max_len == 0
