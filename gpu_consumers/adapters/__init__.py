@@ -1,0 +1,1 @@
+"""LoRA adapters of a replica: which are loaded, and which job needs which."""

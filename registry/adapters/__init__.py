@@ -1,0 +1,1 @@
+"""LoRA adapters as model versions: checks of their files."""
