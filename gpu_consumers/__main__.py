@@ -9,6 +9,7 @@ import uvloop
 
 from core.bodies.body_limit_settings import BodyLimits
 from core.clock import SystemClock
+from core.errors import MillraceError
 from core.runtime.logs import configure_logs
 from core.runtime.metrics import serve_metrics
 from core.runtime.open_files import request_open_file_limit
@@ -19,11 +20,13 @@ from gpu_consumers import metrics
 from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
 from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
 from gpu_consumers.settings import HostSettings, ReplicaSettings
 from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
+from gpu_consumers.weights.model_loading import StagedModel
 from gpu_consumers.weights.replica_model import prepare_model
 from gpu_consumers.wiring import build_replica
 from storage.objects.object_store import ObjectStore
@@ -92,9 +95,15 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
         model = await prepare_model(engine_settings, kafka, objects, clock=SystemClock(), stop=stop)
     except StagingStoppedError:
         return
-    if model is not None:  # it stays staged, by a lock, until the process ends
-        engine_settings = engine_settings.model_copy(update={"model_path": model.folder})
-    engine = open_engine(engine_settings)
+    untrusted: list[MillraceError] = []
+
+    def leave(failure: MillraceError) -> None:
+        """Requeue what runs, without an attempt, and end: the engine's answers are no results."""
+        untrusted.append(failure)
+        stop.set()
+
+    # A version stays staged, by a lock, until the process ends.
+    engine = open_engine(engine_settings, _model_to_load(model), on_untrusted=leave)
     await asyncio.gather(engine.start(), processes.read_predecessors())
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     try:
@@ -114,10 +123,25 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             serving = processes.serving(engine.concurrency)
             async with serving, exit_when_stuck(settings.stuck_s_max):
                 await replica.run(stop)
+        if untrusted:
+            raise untrusted[0]
     finally:
         await engine.stop()
         if model is not None:
             model.release()
+
+
+def _model_to_load(model: StagedModel | None) -> ModelToLoad | None:
+    """Return what the engine loads of a staged version, and how it says that it is run."""
+    if model is None:
+        return None
+    manifest = model.manifest
+    return ModelToLoad(
+        folder=model.folder,
+        version=model.version,
+        engine_options=manifest.engine_options,
+        sampling=manifest.sampling,
+    )
 
 
 if __name__ == "__main__":

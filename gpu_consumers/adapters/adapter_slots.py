@@ -19,6 +19,8 @@ from topics.records.records import JobRef
 SLOT_WAIT_S: Final = 30.0
 """Time that items wait for an adapter to become unused before they are requeued."""
 
+_REFUSALS_MAX: Final = 1_000
+
 
 class AdapterRefusedError(MillraceError):
     """The engine does not take the adapter."""
@@ -27,7 +29,7 @@ class AdapterRefusedError(MillraceError):
     disposition = Disposition.REJECT
 
 
-class HeldFolder(Protocol):
+class PinnedFolder(Protocol):
     """A folder of verified files that stays as it is until it is released."""
 
     @property
@@ -38,7 +40,7 @@ class HeldFolder(Protocol):
         """Allow the folder to be deleted; called once."""
 
 
-StageAdapter = Callable[[str], Awaitable[HeldFolder]]
+StageAdapter = Callable[[str], Awaitable[PinnedFolder]]
 """Returns the verified files of an adapter version. Raises MillraceError; with the disposition
 RETRY its items are requeued, with REJECT they fail."""
 
@@ -49,7 +51,7 @@ class LoadedAdapter:
 
     version: str  # 64 hex digits
     number: int  # the engine's id: of one load, and never used again in this process
-    folder: HeldFolder
+    folder: PinnedFolder
     users: int = 0  # executions that run items with it
 
 
@@ -82,6 +84,7 @@ class AdapterSlots:
         self._changing = asyncio.Lock()  # one load or eviction at a time
         self._released = asyncio.Event()
         self._numbers = count(1)
+        self._refused: OrderedDict[str, str] = OrderedDict()  # why, by version
 
     @property
     def versions(self) -> list[str]:
@@ -116,6 +119,8 @@ class AdapterSlots:
         if self._size_max == 0:
             raise AdapterRefusedError("This replica loads no adapters (adapters_max is 0).")
         while (adapter := self._loaded.get(version)) is None:
+            if (reason := self._refused.get(version)) is not None:
+                raise AdapterRefusedError(reason)
             load = self._loads.get(version)
             if load is None:
                 load = self._loads[version] = asyncio.create_task(self._load(version))
@@ -133,32 +138,62 @@ class AdapterSlots:
 
     async def _load(self, version: str) -> LoadedAdapter:
         folder = await self._stage(version)
-        limit = asyncio.timeout(self._wait_s_max)
         try:
-            async with limit, self._changing:
+            await self._lock_slot()
+            try:
                 await self._free_slot()
-                limit.reschedule(None)  # to load takes as long as it takes
                 adapter = LoadedAdapter(version, next(self._numbers), folder)
                 await self._engine.add(adapter)
                 self._loaded[version] = adapter
+            finally:
+                self._changing.release()
         except BaseException as failure:
             folder.release()
-            if isinstance(failure, TimeoutError) and limit.expired():
-                raise PoolBusyError("All adapter slots of this replica are in use.") from None
+            if isinstance(failure, AdapterRefusedError):
+                self._remember_refusal(version, str(failure))
             raise
         return adapter
 
+    async def _lock_slot(self) -> None:
+        """Acquire the right to load one adapter, once a slot is free or its adapter is unused.
+
+        Only this wait has a limit: an interrupted eviction would leave an adapter in the engine
+        that nobody counts. Raises PoolBusyError.
+        """
+        try:
+            async with asyncio.timeout(self._wait_s_max):
+                await self._changing.acquire()
+                try:
+                    while len(self._loaded) >= self._size_max and self._unused() is None:
+                        self._released.clear()
+                        await self._released.wait()
+                except BaseException:
+                    self._changing.release()
+                    raise
+        except TimeoutError:
+            raise PoolBusyError("All adapter slots of this replica are in use.") from None
+
+    def _unused(self) -> LoadedAdapter | None:
+        """Return the least recently used adapter that nobody uses."""
+        return next((one for one in self._loaded.values() if not one.users), None)
+
     async def _free_slot(self) -> None:
-        """Unload the least recently used adapters until one more fits; wait while all are in use."""
-        while len(self._loaded) >= self._size_max:
-            unused = next((one for one in self._loaded.values() if not one.users), None)
-            if unused is None:
-                self._released.clear()
-                await self._released.wait()
-                continue
-            del self._loaded[unused.version]  # first: nobody may use it from now on
-            await self._engine.remove(unused)
-            unused.folder.release()
+        """Unload an unused adapter if all slots are taken."""
+        unused = self._unused()
+        if len(self._loaded) < self._size_max or unused is None:
+            return
+        del self._loaded[unused.version]  # first: nobody may use it from now on
+        await self._engine.remove(unused)
+        unused.folder.release()
+
+    def _remember_refusal(self, version: str, reason: str) -> None:
+        """Refuse a version at once from now on: its files are what they are.
+
+        Otherwise each of its items would evict an adapter that others use.
+        """
+        self._refused[version] = reason
+        if len(self._refused) > _REFUSALS_MAX:
+            self._refused.popitem(last=False)
 
 
 def adapter_of(job: JobRef) -> str:

@@ -14,6 +14,7 @@ from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError
 from core.stages import NO_STAGE_TIMES, Stage, StageTimes, whole_ms
 from gpu_consumers import metrics
+from gpu_consumers.adapters.adapter_slots import adapter_of
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
@@ -270,7 +271,7 @@ class BatchExecution:
             requests = [self.prepare_body(body, job) for body in requests]
         try:
             try:
-                await self.engine.execute(job.endpoint, requests, finished)
+                await self.engine.execute(job.endpoint, requests, finished, adapter_of(job))
             except PoolBusyError:
                 return  # items without an answer are requeued; other jobs go on
             # Without an answer the item would be requeued, possibly for ever.

@@ -1,6 +1,6 @@
 """The interface of engines to the replica; each passes the same conformance suite."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -65,7 +65,12 @@ class UsageMeter:
 
 
 class Engine(Protocol):
-    """Runs request bodies of the OpenAI API; one model version, one process."""
+    """Runs request bodies of the OpenAI API; one model version, one process.
+
+    The field `model` of a body chooses nothing: a client may write an alias or `name@version`. The
+    engine runs its model, or the adapter of an `execute` or `serve`, and answers show the field as
+    it was written.
+    """
 
     @property
     def concurrency(self) -> int:
@@ -83,11 +88,24 @@ class Engine(Protocol):
     def slots(self) -> SlotCounts:
         """Slots in use and waiting online calls; all 0 while idle."""
 
+    @property
+    def engine_hash(self) -> str:
+        """Digest of engine, device and options, 64 hex digits; empty before `start` or unknown."""
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """Versions of the adapters that are loaded now."""
+
     async def start(self) -> None:
         """Load and warm up; return when an item can run."""
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         """Run every body against `endpoint`, reporting each as it ends, in any order.
+
+        `adapter` is the version of an adapter that is applied to the model; empty for none. Items
+        of an adapter that cannot be loaded fail.
 
         Cancelling aborts the items that still run. Items not reported when this raises have no
         answer. Raises PoolUnavailableError when the pool is unavailable (requeue the rest, charge
@@ -97,9 +115,16 @@ class Engine(Protocol):
         """
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None = None,
+        adapter: str = "",
     ) -> EngineAnswer:
         """Run one online call, ahead of every bulk item that has not started.
+
+        `adapter`: see `execute`.
 
         Without `emit` the call runs like an item. With `emit`, a body that requests a stream has
         its events emitted as they come, and the answer is then success (200, an empty body), a

@@ -7,7 +7,7 @@ slots than the headroom are free, so that the next online call finds one.
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, SlotCounts, UsageMeter
 
@@ -118,6 +118,9 @@ class SlottedEngine(ABC):
     """The part of an `Engine` that follows from its slots; by default it starts nothing."""
 
     def __init__(self, slots: EngineSlots) -> None:
+        self._use_slots(slots)
+
+    def _use_slots(self, slots: EngineSlots) -> None:
         self._slots = slots
         self.concurrency, self.headroom = slots.total, slots.headroom
 
@@ -131,6 +134,16 @@ class SlottedEngine(ABC):
         """See `Engine`."""
         return self._slots.counts
 
+    @property
+    def engine_hash(self) -> str:
+        """See `Engine`."""
+        return ""
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """See `Engine`."""
+        return ()
+
     async def start(self) -> None:  # noqa: B027  most engines start nothing
         """See `Engine`."""
 
@@ -138,20 +151,30 @@ class SlottedEngine(ABC):
         """See `Engine`."""
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None = None,
+        adapter: str = "",
     ) -> EngineAnswer:
         """See `Engine`."""
         await self._slots.acquire_online()
         try:
             if meter is not None:
                 meter.on_start()
-            return await self._serve(endpoint, body, emit, meter)
+            return await self._serve(endpoint, body, emit, meter, adapter)
         finally:
             self._slots.release_online()
 
     @abstractmethod
     async def _serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        adapter: str,
     ) -> EngineAnswer:
         """Run one online call, which has a slot. Cancelling and errors: see `Engine.serve`."""
 

@@ -90,6 +90,12 @@ def unknown_endpoint_answer(endpoint: str) -> EngineAnswer:
     return error_answer(404, f"This engine does not serve {endpoint}.", code="unknown_endpoint")
 
 
+def unknown_adapter_answer() -> EngineAnswer:
+    """Return the answer of an engine that has no adapters to an item of one."""
+    message = "This engine serves no adapters."
+    return error_answer(404, message, param="model", code="adapter_unknown")
+
+
 def stream_unsupported_answer() -> EngineAnswer:
     """Return the answer to an item that requests a stream."""
     return error_answer(400, "A job item cannot stream.", param="stream", code="stream_unsupported")

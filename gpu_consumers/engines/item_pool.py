@@ -36,6 +36,7 @@ class _Execution:
     endpoint: str
     bodies: Sequence[bytes]
     finished: OnAnswer
+    run: RunItem
     done: asyncio.Future[None]
     started: int = 0
     ended: int = 0
@@ -87,15 +88,22 @@ class ItemPool:
         if preempts:
             slots.on_online_waiting = self._plan_preemption
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self,
+        endpoint: str,
+        bodies: Sequence[bytes],
+        finished: OnAnswer,
+        run: RunItem | None = None,
+    ) -> None:
         """Run every body; raise what the first failing item raised, the others cancelled.
 
+        With `run`, the items are run by it instead of the pool's own function.
         A PoolBusyError is raised at the end: the item that was refused for too long has no answer.
         """
         if not bodies:
             return
         loop = asyncio.get_running_loop()
-        execution = _Execution(endpoint, bodies, finished, loop.create_future())
+        execution = _Execution(endpoint, bodies, finished, run or self._run, loop.create_future())
         self._waiting.append(execution)
         self._start_workers()
         try:
@@ -176,7 +184,7 @@ class ItemPool:
     async def _run_item(self, execution: _Execution, index: int) -> bool:
         """Run an item and report its answer; return whether it was refused and waits again."""
         try:
-            answer = await self._run(execution.endpoint, execution.bodies[index])
+            answer = await execution.run(execution.endpoint, execution.bodies[index])
             if not execution.done.done():
                 execution.finished(index, answer)
         except PoolBusyError as busy:

@@ -1,6 +1,10 @@
 """Builds the engine that the settings name; third-party engines are imported by its `start`."""
 
+from collections.abc import Callable
+
 from core.clock import SystemClock
+from core.errors import MillraceError
+from gpu_consumers.adapters.adapter_slots import StageAdapter
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
@@ -8,13 +12,24 @@ from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.engine_steps import StepTimes
 from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
+from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
 from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
 
 
-def open_engine(settings: EngineSettings) -> Engine:
-    """Return the engine; its `start` loads or connects."""
+def open_engine(
+    settings: EngineSettings,
+    model: ModelToLoad | None = None,
+    *,
+    stage_adapter: StageAdapter | None = None,
+    on_untrusted: Callable[[MillraceError], None] = lambda _: None,
+) -> Engine:
+    """Return the engine; its `start` loads or connects.
+
+    For vLLM: `model` is loaded instead of the folder that the settings name, and the other
+    arguments are those of `VllmEngine`.
+    """
     if settings.kind == "vllm":
-        return VllmEngine(settings)
+        return VllmEngine(settings, model, stage_adapter=stage_adapter, on_untrusted=on_untrusted)
     if settings.kind == "openai_http":
         return OpenAIHttpEngine(settings)
     slots = EngineSlots(settings.items_at_once, settings.headroom)
@@ -26,6 +41,7 @@ def open_engine(settings: EngineSettings) -> Engine:
         slots=EngineSlots(settings.items_at_once) if faults else slots,
         clock=SystemClock(),
         step_times=_step_times(settings),
+        has_adapters=settings.adapters_max > 0,
     )
     if not faults:
         return simulated

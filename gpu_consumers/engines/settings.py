@@ -19,10 +19,17 @@ from core.secret_keys import decoded_keys
 from core.settings import Settings
 from gpu_consumers.engines.engine_slots import square_root_headroom
 
+CPU_SEQUENCES: Final = 128
+"""vLLM's own default of the sequences in one step on a CPU. On a GPU it depends on the memory, and
+is known when vLLM has started."""
+
+ADAPTER_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM's `max_lora_rank` takes."""
+
 _OF_VLLM: Final = frozenset(
     {
         *("model_version", "trusted_keys", "weight_cache", "weight_cache_gib_max"),
-        *("model_path", "unverified_until"),
+        *("model_path", "unverified_until", "adapter_rank_max"),
     }
 )
 
@@ -168,11 +175,13 @@ class EngineSettings(Settings):
     vllm_runner: Literal["auto", "generate", "pooling"] = "auto"
     """vllm: text or embeddings. Default auto: by the model's files."""
 
-    vllm_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
-    """vllm: float16 is five to eight times slower on a CPU. Default bfloat16."""
+    vllm_dtype: Literal["auto", "bfloat16", "float16", "float32"] | None = None
+    """vllm: data type of weights and activations. Default: vLLM's own on a GPU; bfloat16 on a CPU,
+    where float16 is five to eight times slower."""
 
-    vllm_max_num_seqs: int = Field(default=128, ge=1)
-    """vllm: sequences in one engine step. Default 128."""
+    vllm_max_num_seqs: int | None = Field(default=None, ge=1)
+    """vllm: sequences in one engine step. Default: vLLM's own on a GPU, by its memory; 128 on a
+    CPU."""
 
     vllm_token_ms_max: float | None = Field(default=None, gt=0)
     """vllm: while the 95th percentile of the time between two tokens is larger, fewer bulk items
@@ -187,8 +196,8 @@ class EngineSettings(Settings):
     vllm_kv_cache_gib: int = Field(default=1, ge=1)
     """vllm on a CPU: memory for the KV cache. Default 1 GiB; on a GPU vLLM decides."""
 
-    vllm_gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    """vllm on a GPU: share of its memory to use. Default 0.9."""
+    vllm_gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    """vllm on a GPU: share of its memory to use. Default: vLLM's own."""
 
     vllm_tool_call_parser: str | None = Field(default=None, pattern=r"^[a-z0-9_]+$")
     """vllm: its parser for the model's tool calls, e.g. `hermes`. Default: none; then bodies that
@@ -197,6 +206,14 @@ class EngineSettings(Settings):
     vllm_chat_template: Path | None = None
     """vllm: file with the Jinja chat template. Default: the model's own; without one chats are
     refused."""
+
+    adapters_max: int = Field(default=0, ge=0, le=256)
+    """vllm and simulated: LoRA adapters that are loaded at once; the least recently used one makes
+    place for another. Each takes memory of the accelerator for the largest rank. Default 0: no
+    adapters."""
+
+    adapter_rank_max: int = 16
+    """vllm: largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. Default 16."""
 
     vllm_body_sequences_max: int = Field(default=128, ge=1)
     """vllm: sequences of one body, `n` for each prompt; more are refused with 400. They share one
@@ -230,6 +247,13 @@ class EngineSettings(Settings):
             raise ValueError("a tenant may be in one group only")
         return value
 
+    @field_validator("adapter_rank_max")
+    @classmethod
+    def _check_rank(cls, value: int) -> int:
+        if value not in ADAPTER_RANKS:
+            raise ValueError(f"must be one of {', '.join(map(str, ADAPTER_RANKS))}")
+        return value
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Reject a kind without its required fields, and fields of another kind."""
@@ -245,12 +269,15 @@ class EngineSettings(Settings):
             raise ValueError("simulated_step_ms excludes latencies and faults")
         if (self.cache_salt_key or self.cache_salt_groups) and not self.has_prefix_cache:
             raise ValueError("cache_salt_key and cache_salt_groups need vllm or upstream_is_vllm")
-        if self.headroom >= self.items_at_once:
+        has_known_slots = self.kind != "vllm" or self.concurrency or self.vllm_max_num_seqs
+        if has_known_slots and (self.interactive_headroom or 0) >= self.items_at_once:
             raise ValueError("interactive_headroom must be less than concurrency")
         for name in sorted(self.model_fields_set):
             owner = _owner(name)
             if owner not in (None, self.kind) and getattr(self, name) is not None:
                 raise ValueError(f"{name} belongs to {owner}, not to {self.kind}")
+        if self.adapters_max and self.kind == "openai_http":
+            raise ValueError("adapters_max belongs to vllm and simulated, not to openai_http")
         return self
 
     def _check_model(self) -> None:
@@ -278,14 +305,24 @@ class EngineSettings(Settings):
         """`concurrency`, or the default of the kind."""
         if self.concurrency is not None:
             return self.concurrency
-        return max(2, self.vllm_max_num_seqs * 5 // 4) if self.kind == "vllm" else 64
+        if self.kind != "vllm":
+            return 64
+        return self.items_with(self.vllm_max_num_seqs or CPU_SEQUENCES)
+
+    def items_with(self, sequences_max: int) -> int:
+        """`concurrency`, or its default for vLLM with so many sequences in a step."""
+        return self.concurrency or max(2, sequences_max * 5 // 4)
 
     @property
     def headroom(self) -> int:
         """`interactive_headroom`, or its default."""
+        return self.headroom_of(self.items_at_once)
+
+    def headroom_of(self, items_at_once: int) -> int:
+        """`interactive_headroom`, or its default for so many items at once; fewer than those."""
         if self.interactive_headroom is not None:
-            return self.interactive_headroom
-        return square_root_headroom(self.items_at_once)
+            return min(self.interactive_headroom, items_at_once - 1)
+        return square_root_headroom(items_at_once)
 
 
 def _owner(field: str) -> str | None:

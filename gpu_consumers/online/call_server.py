@@ -18,6 +18,7 @@ from core.bodies.body_limits import find_exceeded_limit
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolBusyError
 from gpu_consumers import metrics
+from gpu_consumers.adapters.adapter_slots import adapter_of
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer
 from gpu_consumers.engines.error_answers import body_limit_answer, is_transient
 from gpu_consumers.flow_control.capacity_publisher import PoolHealth
@@ -115,7 +116,9 @@ class CallServer:
             body = self._prepare_body(body, call.job)
         try:
             emit = self._piece_sender(call) if call.is_stream else None
-            answer = await self._engine.serve(call.job.endpoint, body, emit, call.meter)
+            answer = await self._engine.serve(
+                call.job.endpoint, body, emit, call.meter, adapter_of(call.job)
+            )
         finally:
             call.execution_s = self._clock.monotonic_s() - began_s
         if not is_transient(answer):  # a failure that may pass may be one of the pool

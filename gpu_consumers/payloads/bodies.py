@@ -57,6 +57,8 @@ BODY_UNREADABLE: Final = error_answer(
 FOREIGN_OBJECT: Final = error_answer(500, str(ForeignObjectError()), code=ForeignObjectError.code)
 
 _OUR_CODES: Final = PERMANENT_CODES | {
+    "adapter_refused",
+    "adapter_unknown",
     "answer_missing",
     "answer_not_events",
     "answer_not_http",

@@ -67,7 +67,7 @@ _BY_REASON: Final = {
         kv_offloading_size safetensors_load_strategy safetensors_prefetch_num_threads
         safetensors_prefetch_block_size renderer_num_workers enable_elastic_ep
         elastic_ep_max_dp_size enable_nccl_comm_suspend enable_cumem_allocator
-        mm_processor_cache_type mm_tensor_ipc
+        mm_processor_cache_type mm_tensor_ipc max_loras max_cpu_loras max_lora_rank
     """,
     _SERVER: """
         headless api_server_count grpc host port grpc_port uds data_parallel_supervisor_port

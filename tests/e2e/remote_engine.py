@@ -105,14 +105,21 @@ class RemoteEngine:
     async def stop(self) -> None:
         """`running_engine` stops the child."""
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         request = msgspec.msgpack.encode((endpoint, bodies))
         async with self._post("", request) as lines:
             async for line in lines.content:
                 finished(*msgspec.json.decode(line, type=tuple[int, EngineAnswer]))
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None = None,
+        adapter: str = "",
     ) -> EngineAnswer:
         request = msgspec.msgpack.encode((endpoint, body, emit is not None))
         async with self._post("online", request) as lines:

@@ -267,11 +267,6 @@ class TestVllmChat(OnlineChatConformance, CutsConformance, InterruptionConforman
         assert len(text) == 3
         assert set(text) <= set("abc")
 
-    async def test_another_model_is_not_served(self, engine: Engine) -> None:
-        (answer,) = await run(engine, CHAT, [chat_body(model="another")])
-        assert_error_envelope(answer, 404)
-        assert content_of(answer)["error"]["code"] == "model_not_found"
-
     async def test_a_shared_prefix_is_counted_as_cached(self, engine: Engine) -> None:
         body = chat_body("The same long question. " * 20, max_tokens=1)
         await run(engine, CHAT, [body])

@@ -1,6 +1,6 @@
 """An engine behind any OpenAI-compatible HTTP server. Bodies are sent as they are given, byte for
 byte (`gpu_consumers.payloads.engine_bodies` prepares them); only streaming bodies have usage
-requested.
+requested, and a body that names another model than the settings gets theirs.
 
 The upstream's response to an item is the item's answer; an unreachable upstream is a pool failure
 and charges no item. A gateway's failure may be either: a probe of the upstream decides. Requests
@@ -10,6 +10,9 @@ that a busy upstream refuses are retried, with fewer at once.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Container, Sequence
+from functools import partial
+
+import msgspec
 
 from core.bodies.own_fields import STREAMED_ENDPOINTS
 from core.clock import Clock, SystemClock
@@ -21,8 +24,15 @@ from gpu_consumers.engines.error_answers import (
     is_transient,
     item_timeout_answer,
     stream_unsupported_answer,
+    unknown_adapter_answer,
 )
 from gpu_consumers.engines.item_pool import ItemPool
+from gpu_consumers.engines.model_names import (
+    WriteModel,
+    model_writer,
+    other_model,
+    with_model,
+)
 from gpu_consumers.engines.openai_http.http_client import (
     CannotConnectError,
     HttpClient,
@@ -81,6 +91,7 @@ class OpenAIHttpEngine(SlottedEngine):
         super().__init__(EngineSlots(settings.items_at_once, settings.headroom))
         self._base = settings.upstream.rstrip("/").removesuffix("/v1")
         self._origin = Origin(self._base)
+        self._model = settings.model_name
         self._fields = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if settings.upstream_api_key is not None:
             key = settings.upstream_api_key.get_secret_value()
@@ -126,13 +137,39 @@ class OpenAIHttpEngine(SlottedEngine):
         except TimeoutError:
             raise PoolUnavailableError(upstream=self._base) from None
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         """See `Engine`."""
+        if adapter:
+            for index in range(len(bodies)):
+                finished(index, unknown_adapter_answer())
+            return
         await self._pool.execute(endpoint, bodies, finished)
 
     async def _serve(
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        adapter: str,
+    ) -> EngineAnswer:
+        if adapter:
+            return unknown_adapter_answer()
+        asked = other_model(body, self._model)
+        if asked is None:
+            return await self._serve_own(endpoint, body, emit, meter)
+        write_model = model_writer(asked)
+        written = None if emit is None else partial(_emit_written, emit, write_model)
+        body = with_model(body, self._model)
+        answer = await self._serve_own(endpoint, body, written, meter)
+        return _with_written_model(answer, write_model)
+
+    async def _serve_own(
         self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
     ) -> EngineAnswer:
+        """Serve a body that names the upstream's model."""
         requested = None if emit is None else _requested_stream(endpoint, body)
         if emit is None or requested is None:
             return await self._retry_while_busy(lambda: self._answer(endpoint, body))
@@ -163,7 +200,12 @@ class OpenAIHttpEngine(SlottedEngine):
 
     async def _run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
         """Answer a bulk item; while the circuit breaker is open its failure is the pool's."""
-        answer = await self._answer(endpoint, body)
+        asked = other_model(body, self._model)
+        if asked is None:
+            answer = await self._answer(endpoint, body)
+        else:
+            answer = await self._answer(endpoint, with_model(body, self._model))
+            answer = _with_written_model(answer, model_writer(asked))
         if _is_transient_failure(answer) and self._breaker.record_failure():
             raise PoolUnavailableError(upstream=self._base, cause="failures in a row")
         return answer
@@ -252,6 +294,16 @@ class OpenAIHttpEngine(SlottedEngine):
         finally:
             if reader is not None:
                 reader.release()
+
+
+def _emit_written(emit: EmitEvent, write_model: WriteModel, event: bytes) -> None:
+    emit(write_model(event))
+
+
+def _with_written_model(answer: EngineAnswer, write_model: WriteModel) -> EngineAnswer:
+    if answer.is_error or not answer.body:
+        return answer
+    return msgspec.structs.replace(answer, body=write_model(answer.body))
 
 
 def _requested_stream(endpoint: str, body: bytes) -> StreamOptions | None:

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -70,12 +71,21 @@ class FaultInjectionEngine(SlottedEngine):
         """Log that faults are injected."""
         _LOG.warning("simulated faults are on", extra={"faults": len(self._faults)})
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         """See `Engine`. Raises EngineOutOfMemoryError."""
-        await self._pool.execute(endpoint, bodies, finished)
+        await self._pool.execute(
+            endpoint, bodies, finished, partial(self._run_item, adapter=adapter)
+        )
 
     async def _serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        adapter: str,
     ) -> EngineAnswer:
         """Out of memory fails only the call; a fault's success never streams."""
         try:
@@ -84,14 +94,16 @@ class FaultInjectionEngine(SlottedEngine):
             return _ERROR
         if fault is not None and (emit is None or fault.is_error):
             return fault
-        return await self._inner.serve(endpoint, body, emit, meter)
+        return await self._inner.serve(endpoint, body, emit, meter, adapter)
 
-    async def _run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
+    async def _run_item(self, endpoint: str, body: bytes, adapter: str = "") -> EngineAnswer:
         fault = await self._inject(body)
         if fault is not None:
             return fault
         answers: list[EngineAnswer] = []
-        await self._inner.execute(endpoint, [body], lambda _, answer: answers.append(answer))
+        await self._inner.execute(
+            endpoint, [body], lambda _, answer: answers.append(answer), adapter
+        )
         return answers[0]
 
     async def _inject(self, body: bytes) -> EngineAnswer | None:

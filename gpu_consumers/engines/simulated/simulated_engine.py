@@ -14,7 +14,11 @@ import msgspec
 from core.clock import Clock
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
-from gpu_consumers.engines.error_answers import unknown_endpoint_answer
+from gpu_consumers.engines.error_answers import (
+    unknown_adapter_answer,
+    unknown_endpoint_answer,
+)
+from gpu_consumers.engines.model_names import other_model
 from gpu_consumers.engines.simulated.engine_steps import RunningSequence, StepScheduler, StepTimes
 from gpu_consumers.engines.simulated.generated_answers import (
     chat_answer,
@@ -60,9 +64,12 @@ _ITEMS_PER_SLICE = 256
 
 
 class SimulatedEngine(SlottedEngine):
-    """Deterministic answers; the `model` of each is `simulated/<model>`."""
+    """Deterministic answers; the `model` of each is `simulated/<model>`, as the body names it.
 
-    def __init__(
+    The version of an adapter follows after a `+`, so that tests see which adapter was served.
+    """
+
+    def __init__(  # noqa: PLR0913  one argument for each property that is simulated
         self,
         model: str,
         *,
@@ -71,13 +78,16 @@ class SimulatedEngine(SlottedEngine):
         clock: Clock,
         token_ms: float = 0.0,
         step_times: StepTimes | None = None,
+        has_adapters: bool = False,
     ) -> None:
         """Keep an item for `latency_ms` in one of `slots`; with 0 ms answer without waiting.
 
         With `step_times` an item, call or stream keeps its slot for as long as its tokens take in
-        the steps of all that run; the latencies must be 0.
+        the steps of all that run; the latencies must be 0. With `has_adapters` any adapter is
+        served, and its version is a part of the model that answers name.
         """
         super().__init__(slots)
+        self._name, self._has_adapters = model, has_adapters
         self._model = msgspec.json.encode(f"simulated/{model}")
         self._latency_s = latency_ms / 1000
         self._clock = clock
@@ -89,22 +99,37 @@ class SimulatedEngine(SlottedEngine):
         )
         self._streams = StreamScheduler(token_ms / 1000)
 
+    def _shown_model(self, body: bytes, adapter: str) -> bytes:
+        """Return the model that the answer to a body names, as JSON."""
+        asked = other_model(body, self._name)
+        if asked is None and not adapter:
+            return self._model
+        shown = f"simulated/{self._name if asked is None else asked}"
+        return msgspec.json.encode(f"{shown}+{adapter}" if adapter else shown)
+
     async def _serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        adapter: str,
     ) -> EngineAnswer:
         """The first token of a stream takes the latency of an item."""
+        if adapter and not self._has_adapters:
+            return unknown_adapter_answer()
         if self._latency_s:
             await asyncio.sleep(self._latency_s)
         stream_functions = _STREAMS.get(endpoint)
         if emit is None or stream_functions is None:
-            return await self._answer_in_time(endpoint, body)
+            return await self._answer_in_time(endpoint, body, adapter)
         plan_reply, generate_steps = stream_functions
         plan = plan_reply(body)
         if isinstance(plan, EngineAnswer):
             return plan
         if not plan.stream:
-            return await self._answer_in_time(endpoint, body)
-        steps = generate_steps(plan, self._model, int(self._clock.wall_s()))
+            return await self._answer_in_time(endpoint, body, adapter)
+        steps = generate_steps(plan, self._shown_model(body, adapter), int(self._clock.wall_s()))
         stream = SimulatedStream(steps, step_count(plan), emit)
         if meter is not None:
             meter.with_usage = lambda answer: _with_usage(answer, plan, stream)
@@ -115,9 +140,9 @@ class SimulatedEngine(SlottedEngine):
             await self._run_stream(self._steps, stream, plan)
         return _with_usage(EngineAnswer(200, b""), plan, stream)
 
-    async def _answer_in_time(self, endpoint: str, body: bytes) -> EngineAnswer:
+    async def _answer_in_time(self, endpoint: str, body: bytes, adapter: str) -> EngineAnswer:
         """Answer an online call that does not stream, after the steps that it takes."""
-        answer = self._answer(endpoint, body)
+        answer = self._answer(endpoint, body, adapter)
         if self._steps is None or answer.is_error:
             return answer
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,36 +171,49 @@ class SimulatedEngine(SlottedEngine):
         finally:
             steps.remove(sequence)
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         """See `Engine`."""
+        if adapter and not self._has_adapters:
+            for index in range(len(bodies)):
+                finished(index, unknown_adapter_answer())
+            return
         if self._latency_s or self._steps is not None:
-            await self._bulk.execute(endpoint, bodies, finished)
+            await self._bulk.execute(endpoint, bodies, finished, adapter)
         else:
-            await self._answer_now(endpoint, bodies, finished)
+            await self._answer_now(endpoint, bodies, finished, adapter)
 
-    def _answer(self, endpoint: str, body: bytes) -> EngineAnswer:
+    def _answer(self, endpoint: str, body: bytes, adapter: str) -> EngineAnswer:
         generate = _ANSWERS.get(endpoint)
         if generate is None:
             return unknown_endpoint_answer(endpoint)
-        return generate(body, self._model, int(self._clock.wall_s()))
+        return generate(body, self._shown_model(body, adapter), int(self._clock.wall_s()))
 
-    async def _answer_now(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def _answer_now(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str
+    ) -> None:
         """Answer in slices, without a task or a timer per item."""
         for start in range(0, len(bodies), _ITEMS_PER_SLICE):
             stop = min(start + _ITEMS_PER_SLICE, len(bodies))
-            self._report(endpoint, bodies, finished, range(start, stop))
+            self._report(endpoint, bodies, finished, adapter, range(start, stop))
             await asyncio.sleep(0)
 
     def _report(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, items: range
+        self,
+        endpoint: str,
+        bodies: Sequence[bytes],
+        finished: OnAnswer,
+        adapter: str,
+        items: range,
     ) -> None:
         generate = _ANSWERS.get(endpoint)
         created_s = int(self._clock.wall_s())
-        model = self._model
         for index in items:
             if generate is None:
                 finished(index, unknown_endpoint_answer(endpoint))
             else:
+                model = self._shown_model(bodies[index], adapter)
                 finished(index, generate(bodies[index], model, created_s))
 
 
@@ -189,8 +227,8 @@ def _with_usage(answer: EngineAnswer, plan: ReplyPlan, stream: SimulatedStream) 
     )
 
 
-ReportItems = Callable[[str, Sequence[bytes], OnAnswer, range], None]
-"""Answers those bodies of an `execute` that are in the range."""
+ReportItems = Callable[[str, Sequence[bytes], OnAnswer, str, range], None]
+"""Answers those bodies of an `execute` with an adapter that are in the range."""
 
 
 @dataclass(slots=True, eq=False)
@@ -198,6 +236,7 @@ class _Call:
     endpoint: str
     bodies: Sequence[bytes]
     finished: OnAnswer
+    adapter: str
     done: asyncio.Future[None]
     started: int = 0  # items before this index have a slot or have ended
     ended: int = 0
@@ -213,12 +252,14 @@ class LatencySimulator:
         slots.on_bulk_available = self._fill_slots
         self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str
+    ) -> None:
         """Run every body."""
         if not bodies:
             return
         done = asyncio.get_running_loop().create_future()
-        call = _Call(endpoint, bodies, finished, done)
+        call = _Call(endpoint, bodies, finished, adapter, done)
         self._waiting.append(call)
         self._fill_slots()
         try:
@@ -248,7 +289,7 @@ class LatencySimulator:
             return
         self._slots.release_bulk(len(items))
         call.ended += len(items)
-        self._report(call.endpoint, call.bodies, call.finished, items)
+        self._report(call.endpoint, call.bodies, call.finished, call.adapter, items)
         if call.ended == len(call.bodies):
             call.done.set_result(None)
         self._fill_slots()
@@ -270,7 +311,7 @@ class StepSimulator(LatencySimulator):
         report: ReportItems,
         slots: EngineSlots,
         steps: StepScheduler,
-        answer: Callable[[str, bytes], EngineAnswer],
+        answer: Callable[[str, bytes, str], EngineAnswer],
     ) -> None:
         """`answer` is called when an item starts, to count its tokens."""
         super().__init__(report, slots, 0.0)
@@ -278,7 +319,7 @@ class StepSimulator(LatencySimulator):
 
     def _start_items(self, call: _Call, items: range) -> None:
         for index in items:
-            answer = self._answer(call.endpoint, call.bodies[index])
+            answer = self._answer(call.endpoint, call.bodies[index], call.adapter)
             sequence = RunningSequence(answer.input_tokens, answer.output_tokens)
             sequence.on_end = partial(self._end_sequence, call, index, sequence)
             call.sequences.add(sequence)

@@ -49,6 +49,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings that set an option which a version may set: by setting, vLLM's name."""
 
+_PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+"""Options of which each needs more than one process of the engine."""
+
 _CPU_DEFAULTS: Final[Mapping[str, Any]] = {"dtype": "bfloat16", "enforce_eager": True}
 """vLLM's own are chosen for GPUs: on a CPU float16 is slow, and compilation costs 15 s of start."""
 
@@ -114,7 +117,7 @@ def resolved_options(
     On a GPU everything else has vLLM's own default.
     """
     chosen = dict(_CPU_DEFAULTS) if on_cpu else {}
-    if options.get("tensor_parallel_size", 1) == 1 and on_cpu:
+    if on_cpu and all(options.get(name, 1) == 1 for name in _PARALLEL):
         # One process fewer, a third of the start saved, at the same speed.
         chosen["distributed_executor_backend"] = "uni"
     for setting, name in _SETTINGS.items():

@@ -4,20 +4,25 @@ What depends on several options or on the model is known to `create_engine_confi
 up to 2 s, and its refusal names the option, so that a version that cannot start costs no load.
 """
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from core.errors import SettingsError
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad, vllm_arguments
 
 _MESSAGE_CHARS_MAX: Final = 1_000
 _TRIALS_MAX: Final = 8
@@ -38,7 +43,7 @@ class _RefusedArgumentsError(Exception):
 
 
 class EngineConfig:
-    """A configuration that vLLM accepts: `parsed` for its serving layer, `config` for its engine."""
+    """A configuration that vLLM accepts; `parsed` is for its serving layer."""
 
     def __init__(self, arguments: list[str]) -> None:
         """Resolve all options. Raises what vLLM raises for options that it refuses."""
@@ -52,14 +57,20 @@ class EngineConfig:
         self.config: VllmConfig = self.args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
-def resolve_engine_config(
-    arguments_of: Callable[[Mapping[str, Any]], list[str]], options: Mapping[str, Any]
-) -> EngineConfig:
-    """Return the configuration of vLLM with the options of a version.
+def resolve_engine_config(settings: EngineSettings, model: ModelToLoad) -> EngineConfig:
+    """Return the configuration of vLLM for a model on this machine.
 
-    `arguments_of` returns the command line for options. Raises EngineOptionsRefusedError, which
-    names the refused option if it is one of the version's.
+    Raises SettingsError, and EngineOptionsRefusedError, which names the refused option if it is one
+    of the version's.
     """
+    on_cpu = current_platform.is_cpu()
+    if on_cpu:
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or uni is overridden
+
+    def arguments_of(options: Mapping[str, Any]) -> list[str]:
+        return vllm_arguments(settings, replace(model, engine_options=options), on_cpu=on_cpu)
+
+    options = model.engine_options
     failure = _try(arguments_of(options))
     if isinstance(failure, EngineConfig):
         return failure
@@ -104,7 +115,7 @@ def _message_of(failure: Exception) -> str:
         message = "; ".join(parts)
     else:
         message = str(failure) or type(failure).__name__
-    message = " ".join(message.split())
+    message = " ".join(message.replace("Value error, ", "").split())
     return message if len(message) <= _MESSAGE_CHARS_MAX else message[:_MESSAGE_CHARS_MAX] + "…"
 
 
@@ -113,7 +124,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _require_parser(option: str, name: str | None, known: Callable[[], Collection[str]]) -> None:
-    """vLLM checks the name of a parser only in the first call."""
+    """VLLM checks the name of a parser only in the first call."""
     if name and name not in known():
         names = ", ".join(sorted(known()))
         raise _RefusedArgumentsError(f"{option}: vLLM has no {name!r}; it has {names}.")

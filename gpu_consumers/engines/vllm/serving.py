@@ -1,33 +1,28 @@
 """vLLM's serving objects as a table of routes, and their responses as answers."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Self
 
+import msgspec
 from pydantic import TypeAdapter, ValidationError
-from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.generate.base.protocol import StreamOptions as VllmStreamOptions
 from vllm.entrypoints.generate.base.serving import clamp_prompt_logprobs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.completion.protocol import (
     CompletionResponseChoice,
 )
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.platforms import current_platform
-from vllm.tool_parsers import ToolParserManager
-from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from core.bodies.body_limits import has_few_values
 from core.bodies.own_fields import STREAMED_ENDPOINTS
-from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
+from core.errors import EngineDeadError, EngineOutOfMemoryError
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.engine_failures import (
     failure_answer,
@@ -43,9 +38,13 @@ from gpu_consumers.engines.error_answers import (
     unknown_endpoint_answer,
 )
 from gpu_consumers.engines.item_timeout import ItemTimeout
+from gpu_consumers.engines.model_names import WriteModel, model_writer, other_model
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 from gpu_consumers.engines.vllm.bulk_window import EngineLoad
+from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
+from gpu_consumers.engines.vllm.engine_config import resolve_engine_config
+from gpu_consumers.engines.vllm.engine_hash import engine_hash
 from gpu_consumers.engines.vllm.grammar_limits import costly_grammar_answer
 from gpu_consumers.engines.vllm.input_slices import (
     InputSlices,
@@ -73,10 +72,12 @@ from gpu_consumers.engines.vllm.sequence_waves import (
     sequence_waves,
     wave_sequences,
 )
+from gpu_consumers.engines.vllm.vllm_adapters import VllmAdapters
 from gpu_consumers.engines.vllm.vllm_answers import (
     answer_from_response,
     answer_of_body,
 )
+from gpu_consumers.engines.vllm.weight_version import WeightVersionError, WeightVersionGuard
 
 _POSITIONS: Any = CompletionResponseChoice.model_fields["prompt_logprobs"].annotation
 _PROMPT_LOGPROBS: TypeAdapter[Any] = TypeAdapter(_POSITIONS)
@@ -87,14 +88,26 @@ class VllmServing:
     """A started engine and the routes that its model supports."""
 
     def __init__(
-        self, engine: AsyncLLM, routes: dict[str, Route], settings: EngineSettings
+        self,
+        engine: AsyncLLM,
+        routes: dict[str, Route],
+        settings: EngineSettings,
+        guard: WeightVersionGuard | None,
+        *,
+        adapters: VllmAdapters,
+        engine_hash: str,
     ) -> None:
+        self.adapters, self.engine_hash = adapters, engine_hash
+        self._guard = guard
+        self._model = settings.model_name
         self._sequences_max = settings.vllm_body_sequences_max
+        self.steps_sequences_max: int = engine.vllm_config.scheduler_config.max_num_seqs
+        """Sequences in one step of the engine."""
+        seats = self.steps_sequences_max
         # No more than run at once: the call of another tenant waits for one slice at most.
-        inputs_max = min(self._sequences_max, settings.vllm_max_num_seqs)
+        inputs_max = min(self._sequences_max, seats)
         self._slice_limits = SliceLimits(inputs_max, engine.model_config.max_model_len)
         step_tokens = engine.vllm_config.scheduler_config.max_num_batched_tokens
-        seats = settings.vllm_max_num_seqs
         self._sequences_at_once = seats - square_root_headroom(seats)
         self._wave_limits = WaveLimits(self._sequences_at_once, engine.model_config.max_model_len)
         self._encoding = asyncio.Lock()  # one answer at a time encodes log probabilities
@@ -113,39 +126,48 @@ class VllmServing:
     @classmethod
     async def start(
         cls,
-        arguments: list[str],
         settings: EngineSettings,
+        model: ModelToLoad,
         on_load: Callable[[EngineLoad], None],
+        on_mismatch: Callable[[WeightVersionError], None],
     ) -> Self:
-        """Start the engine core and load the model, on the calling thread.
+        """Check the configuration, start the engine core and load the model.
 
-        `on_load` is called on the event loop with the load of the engine, while it runs.
+        On the calling thread. `on_load` is called on the event loop with the load of the engine,
+        while it runs; `on_mismatch` if an output is of other weights than those that were loaded.
 
-        Raises SettingsError, and EngineDeadError with vLLM's message, which holds no client's data.
+        Raises SettingsError before anything is loaded, EngineOptionsRefusedError among them, and
+        EngineDeadError with vLLM's message, which holds no client's data.
         """
         keep_logprobs_as_arrays()
-        on_cpu = current_platform.is_cpu()
-        if on_cpu:  # one process fewer, a third of the start saved, at the same speed
-            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or uni is overridden
-            arguments = [*arguments, "--distributed-executor-backend=uni"]
-        eager = settings.vllm_enforce_eager
-        if on_cpu if eager is None else eager:
-            arguments = [*arguments, "--enforce-eager"]
-        parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
-        _require_parser(parsed.tool_call_parser)
+        resolved = resolve_engine_config(settings, model)
+        digest = engine_hash(resolved)
         state = SimpleNamespace()
         try:
-            engine = AsyncLLM.from_engine_args(
-                AsyncEngineArgs.from_cli_args(parsed),
+            engine = AsyncLLM.from_vllm_config(
+                resolved.config,
                 stat_loggers=[lambda _config, _engine_index: LoadReports(on_load)],
+                disable_log_stats=True,
             )
             _keep_only_own_statistics(engine)
             tasks = await engine.get_supported_tasks()
-            await init_app_state(engine, state, parsed, tasks)
+            await init_app_state(engine, state, resolved.parsed, tasks)
             _defer_logprobs(engine, state)
+            guard = None
+            if model.version:
+                await engine.update_weight_version(model.version)
+                guard = WeightVersionGuard(model.version, on_mismatch)
+                guard.watch(engine.output_processor)
         except Exception as failure:  # vLLM documents none; without an engine the process ends
             raise EngineDeadError(f"vLLM does not start: {failure}") from failure
-        return cls(engine, routes_of_model(state, tasks), settings)
+        return cls(
+            engine,
+            routes_of_model(state, tasks),
+            settings,
+            guard,
+            adapters=VllmAdapters(engine, state.openai_serving_models),
+            engine_hash=digest,
+        )
 
     def shut_down(self) -> None:
         """End the engine core."""
@@ -164,19 +186,49 @@ class VllmServing:
         meter: UsageMeter | None,
         *,
         is_bulk: bool,
+        adapter: str = "",
     ) -> EngineAnswer:
         """Run one bulk item, or one online call ahead of bulk items; a refusal is its answer.
 
-        Raises EngineDeadError, EngineStalledError among them, and for an item
-        EngineOutOfMemoryError when the engine lives on.
+        `adapter` must be loaded. Raises EngineDeadError, EngineStalledError among them, for an item
+        EngineOutOfMemoryError when the engine lives on, and WeightVersionError, with which no item
+        of this engine counts as tried.
         """
+        asked = other_model(body, adapter or self._model)
+        write_model = None if asked is None else model_writer(asked)
+        if write_model is not None and emit is not None:
+            emit = _with_model(emit, write_model)
+        try:
+            answer = await self._run(
+                endpoint, body, emit, meter, is_bulk=is_bulk, model=adapter or self._model
+            )
+        except Exception:
+            if self._guard is not None:
+                self._guard.raise_failure()
+            raise
+        if self._guard is not None:
+            self._guard.raise_failure()
+        if write_model is None or answer.is_error or not answer.body:
+            return answer
+        return msgspec.structs.replace(answer, body=write_model(answer.body))
+
+    async def _run(
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        *,
+        is_bulk: bool,
+        model: str,
+    ) -> EngineAnswer:
         route = self._routes.get(endpoint)
         if route is None:
             return unknown_endpoint_answer(endpoint)
         events: StreamEvents | None = None
         try:
             if endpoint in STREAMED_ENDPOINTS:
-                request = self._parse(route, body, is_bulk=is_bulk)
+                request = self._parse(route, body, model, is_bulk=is_bulk)
                 if refused := self._refusal(request, body, may_stream=emit is not None):
                     return refused
                 if request.stream and emit is not None:
@@ -185,7 +237,7 @@ class VllmServing:
                 else:
                     work = self._respond(route, request, meter)
             else:
-                work = self._pool(endpoint, route, body, is_bulk=is_bulk)
+                work = self._pool(endpoint, route, body, model, is_bulk=is_bulk)
             return await self._timeout.run(work)
         except ValidationError as mistakes:
             return invalid_body_answer(mistakes)
@@ -205,17 +257,18 @@ class VllmServing:
                 return answer
             return answer_from_response(create_error_response(refusal))
 
-    def _parse(self, route: Route, body: bytes, *, is_bulk: bool) -> Any:
-        """Return vLLM's request. Raises ValidationError."""
-        model = route.request
+    def _parse(self, route: Route, body: bytes, model: str, *, is_bulk: bool) -> Any:
+        """Return vLLM's request to the model or an adapter. Raises ValidationError."""
+        parse = route.request
         if (
             route.plain is not None
             and not has_few_values(body)
             and (short := with_short_input(body)) is not None
         ):
-            model.validate_json(short)  # the other fields
-            model = route.plain
-        request = model.validate_json(body)
+            parse.validate_json(short)  # the other fields
+            parse = route.plain
+        request = parse.validate_json(body)
+        request.model = model
         sequences = prompt_count(getattr(request, "prompt", None)) * (getattr(request, "n", 1) or 1)
         request.priority = scheduler_priority(
             request.priority, is_bulk=is_bulk, is_large=sequences > self._small_sequences_max
@@ -226,7 +279,7 @@ class VllmServing:
         return request
 
     async def _pool(
-        self, endpoint: str, route: Route, body: bytes, *, is_bulk: bool
+        self, endpoint: str, route: Route, body: bytes, model: str, *, is_bulk: bool
     ) -> EngineAnswer:
         """Run a body of inputs, a slice of them at a time.
 
@@ -237,7 +290,7 @@ class VllmServing:
         slices = InputSlices(endpoint if route.is_split else "", body, self._slice_limits, pace)
         sliced = SlicedAnswer(endpoint, body, self._answer_bytes_max)
         while (part := slices.next_body()) is not None:
-            request = self._parse(route, part, is_bulk=is_bulk)
+            request = self._parse(route, part, model, is_bulk=is_bulk)
             began_s = time.monotonic()
             response = await route.handle(request)
             answer = answer_from_response(response)
@@ -302,13 +355,8 @@ class VllmServing:
         return events.end()
 
 
-def _require_parser(name: str | None) -> None:
-    """Raise SettingsError before the model is loaded; vLLM checks the name in the first call."""
-    known = ToolParserManager.list_registered()
-    if name is not None and name not in known:
-        raise SettingsError(
-            f"vllm_tool_call_parser: vLLM has no {name!r}; it has {', '.join(sorted(known))}."
-        )
+def _with_model(emit: EmitEvent, write_model: WriteModel) -> EmitEvent:
+    return lambda event: emit(write_model(event))
 
 
 def _keep_only_own_statistics(engine: AsyncLLM) -> None:

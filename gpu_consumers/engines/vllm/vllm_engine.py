@@ -4,51 +4,93 @@ vLLM is imported by `start`, after the variables that it reads while being impor
 """
 
 import asyncio
+import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from core.errors import SettingsError
+from core.errors import (
+    Disposition,
+    MillraceError,
+    PoolBusyError,
+    PoolUnavailableError,
+    SettingsError,
+)
 from gpu_consumers import metrics
+from gpu_consumers.adapters.adapter_slots import (
+    AdapterRefusedError,
+    AdapterSlots,
+    PinnedFolder,
+    StageAdapter,
+)
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
+from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.model_kind import runner_of_folder
-from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.settings import CPU_SEQUENCES, EngineSettings
 from gpu_consumers.engines.vllm.bulk_window import BulkWindow, EngineLoad
 from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
+from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad, vllm_arguments
 from gpu_consumers.engines.vllm.log_redaction import DEFAULT_LEVEL
 
 if TYPE_CHECKING:
     from gpu_consumers.engines.vllm.serving import VllmServing
 
+T = TypeVar("T")
+
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_NAME_BYTES = 37
-_NO_DOMAIN = "media.invalid"
-"""To vLLM an empty list allows every host; names under `.invalid` never resolve (RFC 6761)."""
-_TOKENIZER_THREADS = 4
-"""Threads that render and tokenize prompts; each has a tokenizer. With vLLM's one, a call waits for
-the long prompt of another, which takes seconds."""
 
 
 class VllmEngine(SlottedEngine):
     """One model on this machine's GPU or CPU."""
 
-    def __init__(self, settings: EngineSettings) -> None:
-        """`settings.model_path` must be given; `start` loads the model."""
-        slots_max, running_max = settings.items_at_once, settings.vllm_max_num_seqs
-        super().__init__(EngineSlots(slots_max, settings.headroom, running_max=running_max))
-        self._settings = settings
-        token_ms_max = settings.vllm_token_ms_max
-        self._window = BulkWindow(
-            slots_max - settings.headroom,
-            sequences_max=running_max,
-            token_s_max=None if token_ms_max is None else token_ms_max / 1000,
-        )
+    def __init__(
+        self,
+        settings: EngineSettings,
+        model: ModelToLoad | None = None,
+        *,
+        stage_adapter: StageAdapter | None = None,
+        on_untrusted: Callable[[MillraceError], None] = lambda _: None,
+    ) -> None:
+        """`start` loads `model`; without one, the folder `settings.model_path`.
+
+        `stage_adapter` returns the files of adapters; without it none are loaded. `on_untrusted` is
+        called once when an output is of other weights than those that were loaded: items fail with
+        PoolUnavailableError from then on, and the process must end.
+        """
+        self._settings, self._model = settings, model
+        self._stage_adapter, self._on_untrusted = stage_adapter, on_untrusted
+        sequences_max = settings.vllm_max_num_seqs or CPU_SEQUENCES
+        super().__init__(self._slots_for(sequences_max))  # an estimate until `start`
+        self._window = self._window_for(sequences_max)
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
+        self._adapters: AdapterSlots | None = None
+
+    def _slots_for(self, sequences_max: int) -> EngineSlots:
+        items = self._settings.items_with(sequences_max)
+        return EngineSlots(items, self._settings.headroom_of(items), running_max=sequences_max)
+
+    def _window_for(self, sequences_max: int) -> BulkWindow:
+        token_ms_max = self._settings.vllm_token_ms_max
+        return BulkWindow(
+            self._slots.total - self._slots.headroom,
+            sequences_max=sequences_max,
+            token_s_max=None if token_ms_max is None else token_ms_max / 1000,
+        )
+
+    @property
+    def engine_hash(self) -> str:
+        """See `Engine`."""
+        return "" if self._serving is None else self._serving.engine_hash
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """See `Engine`."""
+        return () if self._adapters is None else self._adapters.versions
 
     @property
     def bulk_concurrency(self) -> int:
@@ -65,13 +107,29 @@ class VllmEngine(SlottedEngine):
 
         Runs on the main thread on purpose: a child ends with the thread that started it.
         """
-        arguments = vllm_arguments(self._settings)
-        for name, value in vllm_environment(self._settings).items():
+        model = self._model
+        if model is None:
+            if self._settings.model_path is None:
+                raise SettingsError("Neither model_path nor a version of the model is given.")
+            model = ModelToLoad(folder=self._settings.model_path)
+        vllm_arguments(self._settings, model)  # mistakes that need no vLLM, before its import
+        has_plan = model.kv_cache_memory_bytes is not None
+        for name, value in vllm_environment(self._settings, has_memory_plan=has_plan).items():
             os.environ.setdefault(name, value)  # an operator's own value wins
         use_as_child_main_module()
         from gpu_consumers.engines.vllm.serving import VllmServing
 
-        self._serving = await VllmServing.start(arguments, self._settings, self._adapt_window)
+        self._serving = await VllmServing.start(
+            self._settings, model, self._adapt_window, self._on_untrusted
+        )
+        sequences_max = self._serving.steps_sequences_max
+        self._use_slots(self._slots_for(sequences_max))
+        self._window = self._window_for(sequences_max)
+        self._adapters = AdapterSlots(
+            self._settings.adapters_max,
+            self._stage_adapter or _refuse_adapter,
+            self._serving.adapters,
+        )
         self._pool = ItemPool(
             partial(self._serving.run, emit=None, meter=None, is_bulk=True),
             self._slots,
@@ -79,10 +137,44 @@ class VllmEngine(SlottedEngine):
         )
         metrics.ENGINE_BULK_WINDOW.set(self._window.size)
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
         assert self._pool is not None, "start first"
-        await self._pool.execute(endpoint, bodies, finished)
+        assert self._serving is not None, "start first"
+        pool = self._pool
+        if not adapter:
+            await pool.execute(endpoint, bodies, finished)
+            return
+        run = partial(self._serving.run, emit=None, meter=None, is_bulk=True, adapter=adapter)
+        refused = await self._with_adapter(
+            adapter, lambda: pool.execute(endpoint, bodies, finished, run)
+        )
+        if isinstance(refused, EngineAnswer):
+            for index in range(len(bodies)):
+                finished(index, refused)
+
+    async def _with_adapter(
+        self, adapter: str, work: Callable[[], Awaitable[T]]
+    ) -> T | EngineAnswer:
+        """Return what `work` returns while the adapter is loaded; the refusal of an adapter.
+
+        Raises PoolBusyError when the adapter cannot be loaded now.
+        """
+        assert self._adapters is not None, "start first"
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._adapters.use(adapter))
+            except PoolUnavailableError:
+                raise
+            except MillraceError as failure:
+                if failure.disposition is Disposition.RETRY:
+                    raise PoolBusyError(failure.code) from failure
+                if failure.disposition is Disposition.CRASH:
+                    raise
+                return error_answer(400, str(failure), param="model", code=failure.code)
+            return await work()
 
     def _adapt_window(self, load: EngineLoad) -> None:
         """Let bulk items start within the window that suits the engine's load."""
@@ -94,27 +186,44 @@ class VllmEngine(SlottedEngine):
             self._slots.set_bulk_limit(size)
 
     async def _serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        adapter: str,
     ) -> EngineAnswer:
         """A cancelled call's KV cache is freed by vLLM's abort."""
         assert self._serving is not None, "start first"
-        return await self._serving.run(endpoint, body, emit, meter, is_bulk=False)
+        run = partial(
+            self._serving.run, endpoint, body, emit, meter, is_bulk=False, adapter=adapter
+        )
+        return await self._with_adapter(adapter, run) if adapter else await run()
 
     async def stop(self) -> None:
         """See `Engine`."""
         if self._serving is not None:
             self._serving.shut_down()
             self._serving = self._pool = None
+        if self._adapters is not None:
+            await self._adapters.close()
 
 
-def vllm_environment(settings: EngineSettings) -> dict[str, str]:
-    """Return the environment variables of vLLM, which reads most of them while being imported."""
+async def _refuse_adapter(_: str) -> PinnedFolder:
+    raise AdapterRefusedError("This replica has no source of adapters.")
+
+
+def vllm_environment(settings: EngineSettings, *, has_memory_plan: bool = False) -> dict[str, str]:
+    """Return the environment variables of vLLM, which reads most of them while being imported.
+
+    `has_memory_plan`: the size of the KV cache is an argument, which the variable would override.
+    """
     has_own_logging = "VLLM_LOGGING_CONFIG_PATH" in os.environ
-    return {
+    cache = {} if has_memory_plan else {"VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib)}
+    return cache | {
         "HF_HUB_OFFLINE": "1",
         # Its records use the role's handlers, unless an operator configures others.
         "VLLM_CONFIGURE_LOGGING": str(int(has_own_logging)),
-        "VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib),
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the redirect's host would not be checked
         "VLLM_NO_USAGE_STATS": "1",
@@ -129,37 +238,3 @@ def _socket_folder(temporary: str) -> str:
     """Return the folder of vLLM's sockets, whose paths must be short."""
     fits = len(os.fsencode(temporary)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES_MAX
     return temporary if fits else "/tmp"  # noqa: S108 (the names are random)
-
-
-def vllm_arguments(settings: EngineSettings) -> list[str]:
-    """Return vLLM's command line, its interface that is stable across releases."""
-    path = settings.model_path
-    if path is None or not path.is_dir():
-        raise SettingsError("model_path is not a folder.")
-    runner = settings.vllm_runner
-    if runner == "auto":
-        runner = runner_of_folder(path)
-    arguments = [
-        f"--model={path}",
-        f"--served-model-name={settings.model_name}",
-        f"--runner={runner}",
-        f"--dtype={settings.vllm_dtype}",
-        f"--max-num-seqs={settings.vllm_max_num_seqs}",
-        f"--gpu-memory-utilization={settings.vllm_gpu_memory_utilization}",
-        "--scheduling-policy=priority",
-        "--allowed-media-domains",  # clients name URLs, and this host may reach private hosts
-        *(settings.vllm_allowed_media_domains or _NO_DOMAIN).split(","),
-        "--enable-prompt-tokens-details",
-        "--disable-log-stats",
-    ]
-    if runner == "generate":  # vLLM refuses it for multimodal models that embed
-        arguments.append(f"--renderer-num-workers={_TOKENIZER_THREADS}")
-    if (parser := settings.vllm_tool_call_parser) is not None:
-        arguments += ["--enable-auto-tool-choice", f"--tool-call-parser={parser}"]
-    if (template := settings.vllm_chat_template) is not None:
-        if not template.is_file():
-            raise SettingsError("vllm_chat_template is not a file.")
-        arguments.append(f"--chat-template={template}")
-    if settings.vllm_max_model_len is not None:
-        arguments.append(f"--max-model-len={settings.vllm_max_model_len}")
-    return arguments

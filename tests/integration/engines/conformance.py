@@ -142,6 +142,11 @@ class ChatConformance(AnyEngineConformance):
         assert content["choices"][0]["message"]["role"] == "assistant"
         assert MODEL in content["model"]
 
+    async def test_model_of_a_body_chooses_nothing_and_is_shown(self, engine: Engine) -> None:
+        (answer,) = await run(engine, CHAT, [chat_body(model="production")])
+        assert answer.status_code == 200
+        assert content_of(answer)["model"].removeprefix("simulated/") == "production"
+
     @pytest.mark.parametrize(
         "body",
         [

@@ -116,6 +116,11 @@ class OnlineChatConformance(ChatConformance):
         assert all(chunk["choices"] and not chunk.get("usage") for chunk in chunks)
         assert listener.finishes().keys() == {0}
 
+    async def test_events_show_the_model_that_was_asked_for(self, engine: Engine) -> None:
+        _, listener = await stream(engine, CHAT, chat_body(stream=True, model="production"))
+        shown = {chunk["model"].removeprefix("simulated/") for chunk in listener.chunks}
+        assert shown == {"production"}
+
     @pytest.mark.parametrize("asked", [1, "true"])
     async def test_stream_may_be_requested_in_other_forms(
         self, engine: Engine, asked: object
@@ -154,7 +159,7 @@ class OnlineChatConformance(ChatConformance):
         _, listener = await stream(engine, CHAT, chat_body(stream=True, temperature=0))
         whole = content_of(await engine.serve(CHAT, chat_body(temperature=0), None))
         assert len(listener.text()) > 0
-        if "simulated" not in whole["model"]:  # there the text depends on every byte of the body
+        if not listener.text().startswith("Simulated"):  # its text depends on every byte of a body
             assert listener.text() == whole["choices"][0]["message"]["content"]
 
     async def test_every_choice_streams_and_ends(self, engine: Engine) -> None:

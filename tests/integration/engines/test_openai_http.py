@@ -3,12 +3,13 @@
 import asyncio
 import socket
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from core.errors import PoolUnavailableError
 from gpu_consumers.engines.engine import EngineAnswer
-from gpu_consumers.engines.error_answers import is_transient
+from gpu_consumers.engines.error_answers import error_code_of, is_transient
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
     CHAT,
@@ -58,6 +59,30 @@ async def test_body_is_sent_unchanged_with_the_key(suffix: str) -> None:
     assert request.path == CHAT
     assert request.headers["Authorization"] == "Bearer secret"
     assert request.headers["Content-Type"] == "application/json"
+
+
+async def test_upstream_gets_its_own_model_and_the_client_the_one_it_asked_for() -> None:
+    upstream = Upstream("m")
+    fields = b'"messages":[{"role":"user","content":"Hi."}]}'
+    body, stream = b'{"model":"alias",' + fields, b'{"model":"alias","stream":true,' + fields
+    events: list[bytes] = []
+    async with engine_for(upstream, model_name="m") as engine:
+        answers = [(await run(engine, CHAT, [body]))[0], await engine.serve(CHAT, body, None)]
+        await engine.serve(CHAT, stream, events.append)
+    assert [msgspec.json.decode(given)["model"] for _, given in upstream.received] == ["m"] * 3
+    shown = [content_of(answer)["model"] for answer in answers]
+    shown += [msgspec.json.decode(event)["model"] for event in events]
+    assert set(shown) == {"alias"}
+
+
+async def test_upstream_gets_no_item_of_an_adapter() -> None:
+    upstream = Upstream("m")
+    found: dict[int, EngineAnswer] = {}
+    async with engine_for(upstream) as engine:
+        await engine.execute(CHAT, [chat_body()] * 2, found.__setitem__, "a1b2")
+        answers = [found[0], found[1], await engine.serve(CHAT, chat_body(), None, None, "a1b2")]
+    assert [error_code_of(answer.body) for answer in answers] == ["adapter_unknown"] * 3
+    assert upstream.received == []
 
 
 RATE_LIMITED = always(200, b'{"error":{"code":429,"message":"later"}}')

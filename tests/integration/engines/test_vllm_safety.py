@@ -21,9 +21,8 @@ PROGRAM = r"""
 import argparse, asyncio, base64, io, json, logging, multiprocessing, os, socket, sys
 from core.runtime.logs import configure_logs
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.vllm_engine import (
-    VllmEngine, vllm_arguments, vllm_environment
-)
+from gpu_consumers.engines.vllm.engine_arguments import vllm_arguments
+from gpu_consumers.engines.vllm.vllm_engine import VllmEngine, vllm_environment
 from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
 
 configure_logs("gpu-consumer")
@@ -130,8 +129,8 @@ def test_media_only_from_allowed_hosts_and_no_text_is_logged(tmp_path: Path) -> 
     assert opened == [["data"], ["example.com"]]
     assert redirects is False
     # Refused before the model is loaded: this one has no weights.
-    assert parser[0] == "SettingsError"
-    assert re.search(r"has no .nonsense.; it has .*hermes", parser[1])
+    assert parser[0] == "EngineOptionsRefusedError"
+    assert re.search(r"tool_call_parser: vLLM has no .nonsense.; it has .*hermes", parser[1])
     assert start[0] == "EngineDeadError"
     assert b"Cannot find any model weights" in run.stderr
     assert b"client said" not in run.stderr

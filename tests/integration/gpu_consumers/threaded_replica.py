@@ -64,7 +64,9 @@ class ScriptedEngine:
 
     async def stop(self) -> None: ...
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         self.called.set()
         for index, body in enumerate(bodies[self.silent_count :], self.silent_count):
             if body == b"die":
@@ -80,7 +82,12 @@ class ScriptedEngine:
             finished(index, EngineAnswer(status, b"again"))  # a repetition, which is ignored
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None = None,
+        adapter: str = "",
     ) -> EngineAnswer:
         """Stream five pieces, the last four after `gate` opens; or return one answer."""
         self.called.set()

@@ -208,7 +208,9 @@ class FaultyEngine:
         self.gate.set()
         self.holds = asyncio.Event()  # set when an item waits for the gate
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         self.executed.append([*bodies])
         self.running += 1
         self.running_max = max(self.running_max, self.running)
@@ -253,7 +255,12 @@ class GatedEngine:
         self.piece = b"1"
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter,
+        adapter: str = "",
     ) -> EngineAnswer:
         if self.is_full:
             await self.gate.wait()

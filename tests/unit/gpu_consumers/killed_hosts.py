@@ -82,7 +82,9 @@ class _TimedEngine(FaultyEngine):
         super().__init__()
         self._item_s, self._slots = item_s, asyncio.Semaphore(CONCURRENCY)
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         async def run_item(index: int, body: bytes) -> None:
             async with self._slots:
                 await asyncio.sleep(self._item_s / 2)

@@ -36,7 +36,9 @@ class SlowToStop(FaultyEngine):
         self.may_stop = asyncio.Event()
         self.stopping = 0
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         self.stopping += 1
         try:
             await super().execute(endpoint, bodies, finished)

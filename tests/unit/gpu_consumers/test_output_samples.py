@@ -51,7 +51,9 @@ def test_the_means_in_a_record_are_bounded() -> None:
 class CountingEngine(FaultyEngine):
     """Answers each body with 100 tokens of output."""
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         for index in range(len(bodies)):
             finished(index, ANSWER)
 

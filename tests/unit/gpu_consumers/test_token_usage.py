@@ -24,7 +24,9 @@ class CountingEngine(FaultyEngine):
 
     answer = EngineAnswer(200, b"{}", input_tokens=100, output_tokens=25, cached_tokens=60)
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""
+    ) -> None:
         for index in range(len(bodies)):
             finished(index, self.answer)
 

@@ -8,7 +8,8 @@ import pytest
 from core.errors import SettingsError
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.engine_arguments import vllm_arguments
+from gpu_consumers.engines.vllm.vllm_engine import vllm_environment
 
 VLLM = {"KIND": "vllm", "MODEL_NAME": "m"}
 SIMULATED = {"KIND": "simulated", "MODEL_NAME": "m"}

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_consumers.engines.engine import EngineAnswer, SlotCounts, UsageMeter
 from gpu_consumers.engines.engine_slots import EngineSlots
+from gpu_consumers.engines.error_answers import error_code_of
 from gpu_consumers.engines.simulated.generated_answers import chat_answer, unit_vector
 from gpu_consumers.engines.simulated.reply_plans import ChatBody
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
@@ -38,6 +39,30 @@ async def test_answers_state_that_they_are_simulated() -> None:
     assert content["model"] == "simulated/m"
     assert content["choices"][0]["message"]["content"].startswith("Simulated ")
     assert content["created"] == 1_700_000_000
+
+
+async def test_adapter_is_a_part_of_the_model_that_answers_name() -> None:
+    slots = EngineSlots(4)
+    one = SimulatedEngine("m", latency_ms=0, slots=slots, clock=CLOCK, has_adapters=True)
+    body = BODY.replace(b"{", b'{"model":"alias",', 1)
+    found: dict[int, EngineAnswer] = {}
+    await one.execute(CHAT, [BODY, body], found.__setitem__, "a1b2")
+    events: list[bytes] = []
+    await one.serve(CHAT, body.replace(b"}]", b'}],"stream":true'), events.append, None, "a1b2")
+    answers = [found[0].body, found[1].body, (await one.serve(CHAT, body, None)).body, events[0]]
+    assert [msgspec.json.decode(answer)["model"] for answer in answers] == [
+        "simulated/m+a1b2",
+        "simulated/alias+a1b2",
+        "simulated/alias",
+        "simulated/alias+a1b2",
+    ]
+
+
+async def test_adapter_is_refused_without_adapters() -> None:
+    found: dict[int, EngineAnswer] = {}
+    await engine().execute(CHAT, [BODY] * 2, found.__setitem__, "a1b2")
+    answers = [found[0], found[1], await engine().serve(CHAT, BODY, None, None, "a1b2")]
+    assert [error_code_of(answer.body) for answer in answers] == ["adapter_unknown"] * 3
 
 
 async def test_equal_bodies_get_equal_answers() -> None:

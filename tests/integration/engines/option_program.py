@@ -1,0 +1,67 @@
+"""Resolves vLLM's configuration for each option case, and prints the outcomes: `... FOLDER`.
+
+In a process of its own, which imports vLLM once.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cli.demo.demo_models import ensure_tiny_llama
+from core.runtime.logs import configure_logs
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
+from gpu_consumers.engines.vllm.vllm_engine import vllm_environment
+from tests.integration.engines.option_cases import OPTION_CASES, Verdict
+
+
+def run(root: Path) -> dict[str, Any]:
+    folders = [ensure_tiny_llama(root / name) for name in ("one", "two")]
+    values = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(folders[0])}
+    settings = EngineSettings.from_env({f"MILLRACE_ENGINE_{k}": v for k, v in values.items()})
+    os.environ.update(vllm_environment(settings))
+    from gpu_consumers.engines.vllm.engine_config import EngineOptionsRefusedError
+    from gpu_consumers.engines.vllm.engine_config import resolve_engine_config as resolve
+    from gpu_consumers.engines.vllm.engine_hash import engine_hash, resolved_options
+
+    def outcome(options: Mapping[str, Any], folder: Path = folders[0], **model: Any) -> list[str]:
+        loaded = ModelToLoad(folder=folder, engine_options=options, **model)
+        try:
+            return ["accepted", engine_hash(resolve(settings, loaded))]
+        except EngineOptionsRefusedError as refusal:
+            return ["refused", str(refusal)]
+
+    plain = resolve(settings, ModelToLoad(folder=folders[0]))
+    return {
+        "cases": {
+            case.name: outcome(case.options)
+            for case in OPTION_CASES
+            if case.verdict is not Verdict.PUSH
+        },
+        "same": [outcome({}), outcome({}), outcome({}, folders[1])],
+        "sampling": outcome({}, sampling={"temperature": 0.25, "top_k": 7}),
+        "resolved": msgspec.json.encode(resolved_options(plain)).decode(),
+        "sampling_defaults": resolve(
+            settings, ModelToLoad(folder=folders[0], sampling={"temperature": 0.25, "top_k": 7})
+        ).config.model_config.get_diff_sampling_param(),
+        "load_format": str(plain.config.load_config.load_format),
+        "template": _template(settings, folders[1]),
+        "sequences": plain.config.scheduler_config.max_num_seqs,
+    }
+
+
+def _template(settings: EngineSettings, folder: Path) -> str:
+    from gpu_consumers.engines.vllm.engine_config import resolve_engine_config as resolve
+
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    template = resolve(settings, ModelToLoad(folder=folder)).parsed.chat_template
+    return Path(template).name
+
+
+if __name__ == "__main__":
+    configure_logs("gpu-consumer")
+    sys.stdout.buffer.write(msgspec.json.encode(run(Path(sys.argv[1]))))

@@ -1,0 +1,60 @@
+"""Goal: each option of a version is refused at push, refused by vLLM before a load, or accepted."""
+
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpu_consumers.engines.settings import CPU_SEQUENCES
+from registry.engine_options.engine_options import InvalidOptionError, check_options
+from tests.integration.engines.option_cases import OPTION_CASES, OptionCase, Verdict
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("options")
+    command = [sys.executable, "-m", "tests.integration.engines.option_program", str(root)]
+    run = subprocess.run(command, capture_output=True, timeout=280, check=False)
+    assert run.returncode == 0, run.stderr.decode()[-5_000:]
+    decoded: dict[str, Any] = msgspec.json.decode(run.stdout)
+    return decoded
+
+
+@pytest.mark.parametrize("case", OPTION_CASES, ids=lambda case: case.name)
+def test_options_have_their_verdict(case: OptionCase, found: dict[str, Any]) -> None:
+    if case.verdict is Verdict.PUSH:
+        with pytest.raises(InvalidOptionError, match=case.refused_option):
+            check_options(case.options)
+        return
+    check_options(case.options)
+    outcome, text = found["cases"][case.name]
+    assert outcome == ("accepted" if case.verdict is Verdict.ACCEPTED else "refused"), text
+    if case.verdict is Verdict.ENGINE:
+        assert text.startswith("vLLM refuses `"), text
+        assert f"`{case.refused_option}`" in text.partition(" of the model's version")[0]
+
+
+def test_engine_hash_depends_on_options_and_not_on_paths(found: dict[str, Any]) -> None:
+    plain = found["same"][0][1]
+    assert [digest for _, digest in found["same"]] == [plain] * 3
+    assert found["cases"]["none"][1] == plain
+    assert found["sampling"][1] != plain
+    # Options that name what vLLM has chosen by itself change nothing.
+    same = {"none", "null", "no-compilation"}
+    others = [digest for name, (outcome, digest) in found["cases"].items() if name not in same]
+    assert plain not in others
+    assert "/" not in found["resolved"]
+
+
+def test_version_decides_sampling_defaults_template_and_format(found: dict[str, Any]) -> None:
+    assert found["sampling_defaults"] == {"temperature": 0.25, "top_k": 7}
+    assert found["template"] == "chat_template.jinja"
+    assert "safetensors" in found["load_format"]
+
+
+def test_default_of_sequences_is_that_of_vllm(found: dict[str, Any]) -> None:
+    assert found["sequences"] == CPU_SEQUENCES
