@@ -42,6 +42,8 @@ class RemoteEngine:
     A cancelled call returns once the child has ended it; it fails if the child answered it.
     """
 
+    engine_hash, adapters = "", ()
+
     def __init__(
         self, socket_path: Path, concurrency: int, children: Sequence[psutil.Process]
     ) -> None:

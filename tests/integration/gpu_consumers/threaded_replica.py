@@ -48,6 +48,7 @@ class ScriptedEngine:
     headroom = 0
     bulk_concurrency = 10
     slots = SlotCounts(0, 0, 0)
+    engine_hash, adapters = "", ()
 
     def __init__(self) -> None:
         self.is_unavailable = False
