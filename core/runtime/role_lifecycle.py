@@ -29,6 +29,7 @@ def report_ready() -> None:
     """
     _tune_garbage_collector()
     metrics.ROLE_READY.set(1)
+    metrics.IS_READY.set()
     _LOG.info(READY)
 
 
