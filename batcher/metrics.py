@@ -12,6 +12,11 @@ WAIT_SECONDS = Histogram(
     buckets=(0.0005, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
 BUFFERED_ITEMS = Gauge("millrace_batcher_held_items", "Items that wait for credit", ["pool"])
+UNSERVED_ITEMS = Gauge(
+    "millrace_batcher_unserved_items",
+    "Items that wait because no replica of their pool has their model version warm",
+    ["pool"],
+)
 BUFFERED_BYTES = Gauge("millrace_batcher_held_bytes", "Bytes of the items that wait")
 DEFERRALS = Counter(
     "millrace_batcher_deferrals_total",

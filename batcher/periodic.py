@@ -14,6 +14,7 @@ from batcher.outbound.service_publisher import ServicePublisher
 from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
 from batcher.queueing.maintenance import QueueMaintenance
+from batcher.queueing.queue_levels import PoolQueue
 from batcher.queueing.queues import Queues
 from batcher.queueing.tenant_service import pool_shares, prune_service, report_service
 from batcher.watchdog import Observation, Watchdog
@@ -96,16 +97,31 @@ class PeriodicTasks:
             prune_service(self.queues, now_s=now_s)
 
     def publish_demand(self) -> None:
-        """Publish waiting items by pool; pools with 0 learn that this batcher exists."""
-        waiting = dict.fromkeys(self.ledger.pools, 0) | self.queues.waiting()
+        """Publish waiting items by pool; pools with 0 learn that this batcher exists.
+
+        Items whose version no replica has are not demanded: grants for them would be unused.
+        """
+        waiting = dict.fromkeys(self.ledger.pools, 0) | self._servable()
         shares = pool_shares(self.queues, self.exchange, now_s=self.clock.monotonic_s())
         self.demand.publish(waiting, shares)
 
     def publish_new_demand(self) -> None:
         """Publish demand if a pool has waiting items that the last record did not name."""
-        waiting, published = self.queues.waiting(), self.demand.published_pools
+        waiting, published = self._servable(), self.demand.published_pools
         if any(count and pool not in published for pool, count in waiting.items()):
             self.publish_demand()
+
+    def _servable(self) -> dict[str, int]:
+        """Return the waiting items by pool; all of a pool without any replica."""
+        return {
+            name: pool.item_count - self._unserved(name, pool)
+            for name, pool in self.queues.pools.items()
+        }
+
+    def _unserved(self, name: str, pool: PoolQueue) -> int:
+        if not self.ledger.candidates(name):
+            return 0
+        return pool.unserved_items(partial(self.ledger.is_served, name))
 
     async def run_watchdog(self, watchdog: Watchdog) -> None:
         """Check for a stall until cancelled. Raises BatcherStalledError."""
@@ -129,7 +145,6 @@ class PeriodicTasks:
 
     def _observe(self, lag: int | None) -> Observation:
         now_s = self.clock.monotonic_s()
-        pools = [name for name, count in self.queues.waiting().items() if count]
         return Observation(
             at_s=now_s,
             lag=lag,
@@ -138,17 +153,30 @@ class PeriodicTasks:
             acknowledged_count=self.acks.acknowledged_count,
             committed_offsets=self.stream.committed_offsets,
             buffered_count=self.queues.item_count + self.queues.reserved_count,
-            has_credit=any(self.ledger.best(pool, now_s=now_s) for pool in pools),
+            has_credit=self._has_credit(now_s),
             open_count=self.acks.open_count,
             is_full=self.queues.is_reading_stopped,
             rebalance_count=self.stream.rebalance_count,
         )
+
+    def _has_credit(self, now_s: float) -> bool:
+        """Whether a replica has credit for items that wait."""
+        for name, pool in self.queues.pools.items():
+            replicas = self.ledger.best_replicas(name, now_s=now_s) if pool.item_count else None
+            if replicas is not None and any(
+                replicas.of(version)
+                for version in {key.required_version for key in pool.batch_keys}
+            ):
+                return True
+        return False
 
     def _update_metrics(self) -> None:
         now_ms = 1000 * self.clock.wall_s()
         self.unreadable.observe(self.stream.unreadable_partitions(now_ms=now_ms))
         for pool, count in self.queues.waiting().items():
             metrics.BUFFERED_ITEMS.labels(pool).set(count)
+        for name, of_pool in self.queues.pools.items():
+            metrics.UNSERVED_ITEMS.labels(name).set(self._unserved(name, of_pool))
         metrics.BUFFERED_BYTES.set(self.queues.byte_count)
         metrics.DEFERRED_RECORDS.set(len(self.queues.deferred))
         metrics.OPEN_EVENTS.set(self.acks.open_count)

@@ -1,12 +1,14 @@
 """The dispatcher: forms and sends batches whenever credit or items arrive.
 
-1. Choose a replica with credit. 2. Choose the batch key of the least served tenant that may close.
-3. Items with a prefix group go to the replica of the group, if it is as free. 4. Pop the items.
-5. Spend the credit. 6. Send.
+1. Choose the replicas with credit, one for each model version. 2. Choose the batch key of the least
+served tenant that may close; a key whose version no replica with credit has is passed over.
+3. Items with a prefix group or an adapter go to the replica of that, if it is as free. 4. Pop the
+items. 5. Spend the credit. 6. Send.
 No timer delays a batch before the producer, where bulk lingers for 3 ms.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,7 +26,7 @@ from batcher.policy.batch_closing import (
     turn_items,
 )
 from batcher.policy.compute_model import ComputeModel
-from batcher.policy.credits import CreditLedger, ReplicaCredit
+from batcher.policy.credits import BestReplicas, CreditLedger, ReplicaCredit
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue
 from batcher.queueing.queues import Queues
@@ -90,35 +92,41 @@ class Dispatcher:
     def dispatch(self) -> float | None:
         """Send every batch that may close now; return the seconds until the next one may."""
         now = Instant(self._clock.monotonic_s(), self._clock.wall_s())
-        next_s: float | None = None
+        next_s = math.inf
         pools = self._queues.pools
         for name, pool in [*pools.items()]:
             while pool.item_count and not self._sender.is_full:
-                replica = self._ledger.best(name, now_s=now.monotonic_s)
-                if replica is None:
+                replicas = self._ledger.best_replicas(name, now_s=now.monotonic_s)
+                if replicas is None:
                     break
-                due_s = self._dispatch_one(pool, replica, now)
+                due_s = self._dispatch_one(pool, replicas, now)
                 if due_s is not None:
-                    next_s = due_s if next_s is None else min(next_s, due_s)
+                    next_s = min(next_s, due_s)
                     break
                 if self._clock.monotonic_s() - now.monotonic_s >= DISPATCH_SLICE_S_MAX:
                     pools[name] = pools.pop(name)
                     return 0.0
-        return None if next_s is None else max(TIMER_S_MIN, next_s - now.monotonic_s)
+        return None if next_s == math.inf else max(TIMER_S_MIN, next_s - now.monotonic_s)
 
-    def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Instant) -> float | None:
-        """Send one batch to `replica`, or return the monotonic time at which one may close."""
-        due_s: float | None = None
-        cap = self._cap(replica)
-        limits = replace(self._limits, item_count_max=cap)
+    def _dispatch_one(self, pool: PoolQueue, replicas: BestReplicas, now: Instant) -> float | None:
+        """Send one batch, or return the monotonic time at which one may close; infinity: none."""
+        due_s = math.inf
+        limits: BatchLimits | None = None
+        limits_of: ReplicaCredit | None = None
         for queue in pool.by_fairness():
+            replica = replicas.of(queue.key.required_version)
+            if replica is None:
+                continue
+            if limits is None or limits_of is not replica:
+                limits = replace(self._limits, item_count_max=self._cap(replica))
+                limits_of = replica
             candidate = self._candidate(queue, replica)
             reason = close_reason(candidate, limits=limits, idle=replica.idle, now=now)
             if reason is not None:
-                self._send(queue, replica, min(cap, replica.free), reason, now)
+                item_count_max = min(limits.item_count_max, replica.free)
+                self._send(queue, replica, item_count_max, reason, now)
                 return None
-            at_s = closes_at_s(candidate, limits=limits, now=now)
-            due_s = at_s if due_s is None else min(due_s, at_s)
+            due_s = min(due_s, closes_at_s(candidate, limits=limits, now=now))
         return due_s
 
     def _cap(self, replica: ReplicaCredit) -> int:
@@ -155,7 +163,7 @@ class Dispatcher:
     ) -> None:
         choice = None
         pool = self._queues.pools[queue.key.pool]
-        if pool.grouped_count:
+        if pool.grouped_count or queue.key.base_version:
             replica, choice = place_batch(
                 self._queues, self._ledger, queue, replica, now_s=now.monotonic_s
             )

@@ -2,7 +2,8 @@
 
 A replica grants this batcher a cumulative number of items per epoch, on `grants`; a replica of an
 earlier release does so on `capacity`. A grant is void on a new epoch, when the replica reports
-itself unavailable, and after a silence; items sent still count.
+itself unavailable, and after a silence; items sent still count. Work goes to replicas that have its
+model version warm (ADR 107).
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from batcher.policy.hash_ring import HashRing
+from batcher.policy.pool_replicas import PoolReplicas, Versions
 from batcher.policy.replica_index import Rank, ReplicaIndex
 from topics.records.records import Capacity, ReplicaGrants
+from topics.records.served_versions import is_starting, warm_versions
 
 STALE_S = 1.5
 """Age from which a replica's last record is late: it publishes every second or more often."""
@@ -36,6 +39,7 @@ class ReplicaCredit:
     sent: int  # items of the grant that were sent
     read_s: float  # monotonic: when its last grant was read
     free_since_s: float  # when its credit last grew from nothing
+    versions: Versions = frozenset()  # that are warm there; none: any
     has_grants: bool = False  # its grants come from `grants`
     window: int = 0  # the largest credit of late: that of the replica without items of this batcher
 
@@ -67,6 +71,29 @@ class ReplicaCredit:
         return not is_preferred, free < max(1, concurrency), -free
 
 
+class BestReplicas:
+    """The replicas of a pool that get the next batch at one instant, by required version."""
+
+    __slots__ = ("_by_index", "_now_s", "_replicas")
+
+    def __init__(
+        self, replicas: PoolReplicas, by_index: Mapping[ReplicaIndex, ReplicaCredit], now_s: float
+    ) -> None:
+        """`by_index` has the best replica of each index that has one with credit."""
+        self._replicas, self._by_index, self._now_s = replicas, by_index, now_s
+
+    def of(self, version: str) -> ReplicaCredit | None:
+        """Return the best replica for work that needs `version`; None if none has credit."""
+        best: ReplicaCredit | None = None
+        for index in self._replicas.eligible(version):
+            found = self._by_index.get(index)
+            if found is None or best is None:
+                best = best or found
+            elif found.rank(self._now_s) < best.rank(self._now_s):
+                best = found
+        return best
+
+
 class CreditLedger:
     """The grants to one batcher, by replica."""
 
@@ -87,9 +114,8 @@ class CreditLedger:
         self._job_class = job_class
         self._silence_s_max = silence_s_max
         self._replicas: dict[str, ReplicaCredit] = {}
-        self._by_pool: dict[str, ReplicaIndex] = {}  # replicas that may have credit
+        self._by_pool: dict[str, PoolReplicas] = {}  # replicas that may have credit
         self._pool_sizes: dict[str, int] = {}  # silent replicas included
-        self._rings: dict[str, HashRing] = {}  # of pools with prefix groups
 
     @property
     def pools(self) -> frozenset[str]:
@@ -100,8 +126,9 @@ class CreditLedger:
         """Apply a replica's public state; older epochs and the other job class are ignored.
 
         Its grants count until the same epoch is read from `grants`, and again while that is silent.
+        A replica that loads its model, or has refused it, is ignored.
         """
-        if capacity.job_class != self._job_class:
+        if capacity.job_class != self._job_class or is_starting(capacity):
             return
         known = self._replicas.get(capacity.replica_id)
         has_grants = (
@@ -114,18 +141,31 @@ class CreditLedger:
             if known.capacity.items_per_s != capacity.items_per_s:
                 known.capacity = replace(known.capacity, items_per_s=capacity.items_per_s)
         else:
-            self._apply(capacity, capacity.granted, now_s=now_s, has_grants=False)
+            self._apply(
+                capacity,
+                capacity.granted,
+                warm_versions(capacity.models),
+                now_s=now_s,
+                has_grants=False,
+            )
 
     def record_grants(self, grants: ReplicaGrants, *, now_s: float) -> None:
         """Apply a replica's grants; older epochs and the other job class are ignored."""
         if grants.job_class != self._job_class:
             return
         known = self._replicas.get(grants.replica_id)
-        if known is not None and known.has_grants and _is_same_state(known.capacity, grants):
+        if (
+            known is not None
+            and known.has_grants
+            and _is_same_state(known.capacity, grants)
+            and len(known.versions) == len(grants.versions)
+            and known.versions.issuperset(grants.versions)
+        ):
             self._update_granted(known, grants.granted.get(self._batcher_id, 0), now_s)
             return
         capacity = _with_grants(None if known is None else known.capacity, grants)
-        self._apply(capacity, grants.granted, now_s=now_s, has_grants=True)
+        versions = frozenset(grants.versions)
+        self._apply(capacity, grants.granted, versions, now_s=now_s, has_grants=True)
 
     def _update_granted(self, known: ReplicaCredit, granted: int, now_s: float) -> None:
         """Apply grants of a replica whose state is known: 5,000 a second with 1,000 replicas."""
@@ -136,11 +176,16 @@ class CreditLedger:
         if known.granted <= known.sent or silence_s > self._silence_s_max:
             known.free_since_s = now_s
         known.granted = granted
-        self._by_pool[known.capacity.pool].mark_changed(known.capacity.replica_id)
-        self._update_load(known)
+        self._mark_changed(known)
 
     def _apply(
-        self, capacity: Capacity, granted: Mapping[str, int], *, now_s: float, has_grants: bool
+        self,
+        capacity: Capacity,
+        granted: Mapping[str, int],
+        versions: Versions,
+        *,
+        now_s: float,
+        has_grants: bool,
     ) -> None:
         replica_id, pool = capacity.replica_id, capacity.pool
         known = self._replicas.get(replica_id)
@@ -161,35 +206,51 @@ class CreditLedger:
             self._leave_pool(replica_id, before.pool)
             self._pool_sizes[pool] = self._pool_sizes.get(pool, 0) + 1
         known.capacity, known.granted = capacity, granted.get(self._batcher_id, 0)
-        known.read_s, known.has_grants = now_s, has_grants
-        index = self._by_pool.get(pool)
-        if index is None:
-            index = self._by_pool[pool] = ReplicaIndex(self._rank)
-        index.mark_changed(replica_id)
-        self._update_load(known)
+        known.read_s, known.has_grants, known.versions = now_s, has_grants, versions
+        if pool not in self._by_pool:
+            self._by_pool[pool] = PoolReplicas(self._rank)
+        self._mark_changed(known)
 
     def available(self, replica_id: str, *, now_s: float) -> int:
         """Return the items that may be sent to the replica now."""
         known = self._replicas.get(replica_id)
         return 0 if known is None else self._free(known, now_s)
 
-    def best(self, pool: str, *, now_s: float) -> ReplicaCredit | None:
-        """Return the replica of `pool` that gets the next batch, or None if none has credit.
+    def best_replicas(self, pool: str, *, now_s: float) -> BestReplicas | None:
+        """Return the replicas that get the next batch of `pool`, or None if none has credit.
 
         See `ReplicaCredit.rank`. The items of a replica that ends its process would have to wait
         for another owner.
         """
-        index = self._by_pool.get(pool)
-        found = None if index is None else index.best(self._is_usable, now_s=now_s)
-        return None if found is None else self._replicas[found]
+        replicas = self._by_pool.get(pool)
+        if replicas is None:
+            return None
+        by_index: dict[ReplicaIndex, ReplicaCredit] = {}
+        for index in replicas.indexes:
+            found = index.best(self._is_usable, now_s=now_s)
+            if found is not None:
+                by_index[index] = self._replicas[found]
+        return BestReplicas(replicas, by_index, now_s) if by_index else None
 
-    def ring(self, pool: str) -> HashRing:
+    def best(self, pool: str, *, now_s: float, version: str = "") -> ReplicaCredit | None:
+        """Return the replica of `pool` that gets the next batch of a version; None without credit.
+
+        Without a version, only a replica that serves any version is found.
+        """
+        found = self.best_replicas(pool, now_s=now_s)
+        return None if found is None else found.of(version)
+
+    def is_served(self, pool: str, version: str) -> bool:
+        """Return whether a replica of `pool` that is not silent has `version` warm."""
+        replicas = self._by_pool.get(pool)
+        return replicas is not None and bool(replicas.eligible(version))
+
+    def ring(self, pool: str, version: str = "") -> HashRing:
         """Return the ring of the replicas that `best` considers, with their loads."""
-        ring = self._rings.get(pool)
-        if ring is None:
-            ring = self._rings[pool] = HashRing()
-            for replica_id in sorted(self.candidates(pool)):
-                self._update_load(self._replicas[replica_id])
+        ring, missing = self._by_pool[pool].ring(version)
+        for replica_id in missing:
+            known = self._replicas[replica_id]
+            ring.set_load(replica_id, known.load, max(1, known.capacity.concurrency))
         return ring
 
     def replica(self, replica_id: str) -> ReplicaCredit:
@@ -237,31 +298,34 @@ class CreditLedger:
 
     def candidates(self, pool: str) -> frozenset[str]:
         """Return the replicas of `pool` that `best` considers."""
-        index = self._by_pool.get(pool)
-        return frozenset() if index is None else index.replica_ids
+        replicas = self._by_pool.get(pool)
+        return frozenset() if replicas is None else replicas.replica_ids
 
     def _add_sent(self, known: ReplicaCredit, item_count: int) -> None:
         known.sent += item_count
-        self._by_pool[known.capacity.pool].mark_changed(known.capacity.replica_id)
+        self._mark_changed(known)
+
+    def _mark_changed(self, known: ReplicaCredit) -> None:
+        capacity = known.capacity
+        self._by_pool[capacity.pool].mark_changed(capacity.replica_id, known.versions)
         self._update_load(known)
 
     def _update_load(self, known: ReplicaCredit) -> None:
         known.window = max(known.window, known.granted - known.sent)
         capacity = known.capacity
-        if (ring := self._rings.get(capacity.pool)) is not None:
-            ring.set_load(capacity.replica_id, known.load, max(1, capacity.concurrency))
+        replicas = self._by_pool[capacity.pool]
+        if replicas.has_rings:
+            weight = max(1, capacity.concurrency)
+            replicas.set_load(capacity.replica_id, known.load, weight)
 
     def _leave_pool(self, replica_id: str, pool: str) -> None:
         self._discard(replica_id, pool)
         self._pool_sizes[pool] -= 1
         if not self._pool_sizes[pool]:
             del self._pool_sizes[pool], self._by_pool[pool]
-            self._rings.pop(pool, None)
 
     def _discard(self, replica_id: str, pool: str) -> None:
         self._by_pool[pool].discard(replica_id)
-        if (ring := self._rings.get(pool)) is not None:
-            ring.remove(replica_id)
 
     def _is_usable(self, replica_id: str) -> bool:
         return self._is_reachable(self._replicas[replica_id].capacity)

@@ -51,3 +51,16 @@ def place_group(
         if ring.has_space(replica_id) and is_free(replica_id):
             return Placement(group, replica_id)
     return Placement(group, best)
+
+
+def place_adapter(ring: HashRing, key: int, best: str, *, is_free: Callable[[str], bool]) -> str:
+    """Return the replica that gets the next batch of an adapter.
+
+    `key` is the place of the adapter on the ring; `best` is the replica that gets a batch without
+    an adapter. The owner of the adapter comes first, then the replicas behind it, which hold the
+    adapter since the owner had too much, then the best one.
+    """
+    for replica_id in islice(ring.members_from(key), 1 + SUCCESSORS_MAX):
+        if ring.has_space(replica_id) and is_free(replica_id):
+            return replica_id
+    return best

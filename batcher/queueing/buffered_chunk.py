@@ -24,11 +24,17 @@ class BatchKey(NamedTuple):
     model: str
     model_version: str
     endpoint: str
+    base_version: str = ""  # of an adapter: the version of the model that it adapts
+
+    @property
+    def required_version(self) -> str:
+        """The version of a base model that a replica must have warm."""
+        return self.base_version or self.model_version
 
 
 def batch_key_of(job: JobRef) -> BatchKey:
     """Return the batch key of a job's items."""
-    return BatchKey(job.pool, job.model, job.model_version, job.endpoint)
+    return BatchKey(job.pool, job.model, job.model_version, job.endpoint, job.base_version)
 
 
 def chunk_bytes(job: JobRef) -> int:
@@ -38,6 +44,7 @@ def chunk_bytes(job: JobRef) -> int:
         CHUNK_OVERHEAD_BYTES
         + len(job.model)
         + len(job.model_version)
+        + len(job.base_version)
         + len(job.pool)
         + len(job.endpoint)
         + len(job.input_key)

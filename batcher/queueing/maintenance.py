@@ -1,6 +1,7 @@
 """Periodic maintenance of the queues: drop obsolete items, requeue old records, forget pools."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from batcher import metrics
@@ -10,6 +11,7 @@ from batcher.policy.credits import CreditLedger
 from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
+from topics.records.served_versions import required_version
 
 PIN_GAIN: Final = {"bulk": 4.0, "interactive": 1.0}
 """By class: bytes of finished records per byte that is rewritten to have them committed.
@@ -48,6 +50,8 @@ class QueueMaintenance:
         self.queues.update_ranks()
         self.requeue_old()
         self.ledger.forget_silent_replicas(now_s=self.clock.monotonic_s())
+        for name, pool in self.queues.pools.items():
+            pool.end_credit_of_blocked(partial(self.ledger.is_served, name))
         self.forget_pools()
 
     def drop_obsolete(self) -> None:
@@ -68,7 +72,8 @@ class QueueMaintenance:
 
         A record pins if later ones of its partition are finished but cannot be committed, and a
         crash would repeat more than requeueing rewrites, see `PIN_GAIN`. It crowds others out if
-        the queues are full and another pool has credit for items that do not fit in. Otherwise
+        the queues are full and another pool, or another version of its pool, has credit for items
+        that do not fit in. Otherwise
         requeueing gains nothing: with a pool unavailable for a day, the topic must not grow by
         everything that is buffered again and again.
         """
@@ -81,7 +86,9 @@ class QueueMaintenance:
         for record in [r for r in old_deferred if r.ticket in pinning][:REQUEUES_MAX]:
             record.is_urgent = True  # once it was read again, a later run requeues it
         was_full = self.queues.is_full  # before the first requeued chunk makes space
-        with_credit = {pool for pool in self.ledger.pools if self.ledger.best(pool, now_s=now_s)}
+        with_credit = {
+            pool for pool in self.ledger.pools if self.ledger.best_replicas(pool, now_s=now_s)
+        }
         recent = {p for p in with_credit if now_s - self.queues.last_added_s(p) < POOL_SEARCH_S}
         count = 0
         for chunk in old:
@@ -89,7 +96,9 @@ class QueueMaintenance:
                 return
             # The first chunk also makes space for pools without recent arrivals.
             pools = recent if count else with_credit
-            crowds_out = was_full and pools - {chunk.job.pool}
+            is_served = self.ledger.is_served(chunk.job.pool, required_version(chunk.job))
+            own = {chunk.job.pool} if is_served else set()
+            crowds_out = was_full and pools - own
             if chunk.ticket in pinning or crowds_out:
                 count += 1
                 self.queues.remove(chunk)
@@ -102,4 +111,5 @@ class QueueMaintenance:
     def forget_pools(self) -> None:
         """Forget pools without waiting items and without replicas."""
         for pool in self.queues.forget_empty_pools(self.ledger.pools):
-            metrics.BUFFERED_ITEMS.remove(pool)
+            for gauge in (metrics.BUFFERED_ITEMS, metrics.UNSERVED_ITEMS):
+                gauge.remove(pool)

@@ -1,6 +1,6 @@
 """The queue levels of a pool: batch key, tenant, job.
 
-    pool ─► batch key (model, version, endpoint) ─► tenant ─► job ─► chunks, in the job's order
+    pool ─► batch key (model, versions, endpoint) ─► tenant ─► job ─► chunks, in the job's order
 
 Tenants share by reserved shares, priority classes and weights, see `TenantOrder`. Of a tenant's
 jobs the lowest rank goes first, and equal ranks share by tokens too, see `core.urgency`. The online
@@ -267,6 +267,34 @@ class PoolQueue:
         for queue in self.batch_keys.values():
             if (tenant := queue.tenants.get(tenant_id)) is not None:
                 tenant.correct(job_id, correction)
+
+    def unserved_items(self, is_served: Callable[[str], bool]) -> int:
+        """Return the items whose model version is not served."""
+        return sum(
+            queue.item_count
+            for key, queue in self.batch_keys.items()
+            if not is_served(key.required_version)
+        )
+
+    def end_credit_of_blocked(self, is_served: Callable[[str], bool]) -> None:
+        """Treat tenants all of whose items wait for a version that is not served as without work.
+
+        They start again at the lowest counter of the others. Else their low counters would be the
+        level at which tenants come, who would then be served before all others for long.
+        """
+        served = {
+            tenant_id
+            for key, queue in self.batch_keys.items()
+            if is_served(key.required_version)
+            for tenant_id in queue.tenants
+        }
+        if not served or len(served) == len(self.claims):
+            return
+        blocked = [tenant_id for tenant_id in self.claims if tenant_id not in served]
+        for tenant_id in blocked:
+            self.counters.deactivate(tenant_id)
+        for tenant_id in blocked:
+            self.counters.activate(tenant_id, self.claims[tenant_id])
 
     def next_tenant(self, queue: BatchKeyQueue) -> UUID:
         """Return the tenant of `queue` that is served next."""

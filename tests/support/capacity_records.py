@@ -1,10 +1,11 @@
 """Builds the records by which replicas publish their capacity."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity, OutputMean, ReplicaGrants
+from topics.records.records import Capacity, LoadedModel, OutputMean, ReplicaGrants
 
 
 def capacity_record(
@@ -18,6 +19,7 @@ def capacity_record(
     granted: dict[str, int] | None = None,
     in_flight_jobs: list[UUID] | None = None,
     output_means: list[OutputMean] | None = None,
+    models: Sequence[LoadedModel] = (),
 ) -> ReceivedRecord:
     """Return the record of a replica that runs four items at once."""
     capacity = Capacity(
@@ -32,12 +34,15 @@ def capacity_record(
         available,
         in_flight_jobs=in_flight_jobs,
         output_means=output_means,
+        models=[*models],
     )
     key = f"{replica}:{job_class}".encode()
     return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
 
 
-def grants_of(capacity: Capacity, granted: dict[str, int]) -> ReplicaGrants:
+def grants_of(
+    capacity: Capacity, granted: dict[str, int], versions: Sequence[str] = ()
+) -> ReplicaGrants:
     """Return the grants that a replica in this state publishes."""
     return ReplicaGrants(
         capacity.replica_id,
@@ -47,4 +52,5 @@ def grants_of(capacity: Capacity, granted: dict[str, int]) -> ReplicaGrants:
         capacity.partitions,
         granted,
         capacity.concurrency,
+        versions=[*versions],
     )

@@ -1,0 +1,145 @@
+"""Goal: items of a version that no replica has wait, and cost other work nothing."""
+
+from collections import Counter
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.support.capacity_records import grants_of
+from tests.unit.batcher.builders import capacity
+from tests.unit.batcher.test_dispatcher import Bench
+from tests.unit.batcher.test_queue_maintenance import Bench as MaintenanceBench
+from topics.records.records import LoadedModel
+
+
+class VersionBench(Bench):
+    """A dispatcher whose replicas have versions."""
+
+    def __init__(self) -> None:
+        super().__init__(wait_s_max=0.0)
+
+    def serve(self, version: str, count: int, *, replica: str = "r", **fields: Any) -> None:
+        self.grant(count, replica=replica, models=[LoadedModel(version, "warm")], **fields)
+
+
+@pytest.fixture
+def bench() -> VersionBench:
+    return VersionBench()
+
+
+def test_version_without_replica_blocks_no_other(bench: VersionBench) -> None:
+    bench.items(10, job=1, model_version="v2")
+    bench.items(10, job=2, model_version="v1")
+    bench.serve("v1", 100)
+    assert bench.dispatcher.dispatch() is None
+    assert bench.recorder.jobs() == [2]
+    assert bench.queues.item_count == 10
+    bench.serve("v2", 100, replica="s")
+    bench.dispatcher.dispatch()
+    assert bench.recorder.replicas() == ["r", "s"]
+
+
+def test_items_of_an_adapter_need_the_version_of_its_base_model(bench: VersionBench) -> None:
+    bench.items(5, job=1, model_version="a1", base_version="v1")
+    bench.serve("a1", 100, replica="not the base")
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sent == []
+    bench.serve("v1", 100)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.replicas() == ["r"]
+
+
+@pytest.mark.parametrize("state", ["loading", "refused"])
+def test_replica_that_does_not_serve_yet_is_ignored(bench: VersionBench, state: str) -> None:
+    bench.items(5, model_version="v1")
+    bench.grant(100, models=[LoadedModel("v1", state)])
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sent == []
+    assert not bench.ledger.pools
+
+
+def test_replica_of_an_earlier_release_gets_all_versions(bench: VersionBench) -> None:
+    for number in (1, 2):
+        bench.items(5, job=number, model_version=f"v{number}")
+    bench.grant(100)
+    bench.dispatcher.dispatch()
+    assert sorted(bench.recorder.jobs()) == [1, 2]
+
+
+def test_versions_follow_the_grants_of_a_replica(bench: VersionBench) -> None:
+    known = capacity(0)
+    for version in ("v1", "v2"):
+        grants = grants_of(known, {"b": 100}, versions=[version])
+        bench.ledger.record_grants(grants, now_s=bench.clock.now_s)
+        assert bench.ledger.is_served("p", version)
+    assert not bench.ledger.is_served("p", "v1")
+    bench.clock.advance(10.0)
+    bench.ledger.forget_silent_replicas(now_s=bench.clock.now_s)
+    assert not bench.ledger.is_served("p", "v2")
+
+
+def test_batches_of_an_adapter_keep_to_one_replica(bench: VersionBench) -> None:
+    """Unless their replica has more than its part of all: its load is bounded."""
+    done = Counter(f"r{number}" for number in range(4))
+    runs: dict[str, Counter[str]] = {}
+    for _ in range(40):
+        for name in done:
+            bench.serve("v1", done[name] + 100, replica=name, concurrency=50)
+        for adapter in range(20):
+            bench.items(2, model_version=f"a{adapter}", base_version="v1")
+        bench.dispatcher.dispatch()
+        for replica, key, chunks in bench.recorder.sent:
+            runs.setdefault(key.model_version, Counter())[replica] += 1
+            done[replica] += sum(len(chunk.items) for chunk in chunks)
+        bench.recorder.sent.clear()
+    kept = sum(max(replicas.values()) for replicas in runs.values())
+    assert kept >= 0.8 * sum(replicas.total() for replicas in runs.values())
+    assert {replica for replicas in runs.values() for replica in replicas} == {*done}
+
+
+def test_adapter_does_not_wait_for_its_replica(bench: VersionBench) -> None:
+    for number in range(2):
+        bench.serve("v1", 4, replica=f"r{number}", concurrency=4)
+    for _ in range(2):
+        bench.items(4, model_version="a1", base_version="v1")
+        bench.dispatcher.dispatch()
+    assert sorted(bench.recorder.replicas()) == ["r0", "r1"]
+
+
+def test_tenant_that_comes_is_not_served_like_one_that_waits_for_a_version() -> None:
+    """Tenant 1 waits for v2 all the time; tenant 2 was served much; tenant 3 comes."""
+    bench = VersionBench()
+    bench.items(10, job=1, model_version="v2")
+    bench.serve("v1", 10_000, concurrency=10)
+    for _ in range(10):
+        bench.items(100, job=2, model_version="v1")
+        bench.dispatcher.dispatch()
+    bench.items(1, job=2, model_version="v1")
+    pool = bench.queues.pools["p"]
+    pool.end_credit_of_blocked(partial(bench.ledger.is_served, "p"))
+    bench.items(1, job=3, model_version="v1")
+    counters = pool.counters
+    assert counters.counter(UUID(int=3)) == counters.counter(UUID(int=2)) > 0
+
+
+def test_tenants_keep_their_counters_while_no_version_of_their_pool_is_served() -> None:
+    bench = VersionBench()
+    bench.items(10, job=1, model_version="v1")
+    bench.items(10, job=2, model_version="v2")
+    pool = bench.queues.pools["p"]
+    pool.counters.charge(UUID(int=1), 500.0, 500.0)
+    pool.end_credit_of_blocked(partial(bench.ledger.is_served, "p"))
+    assert pool.counters.counter(UUID(int=1)) == 500.0
+    assert pool.counters.counter(UUID(int=2)) == 0.0
+
+
+def test_unserved_items_make_space_for_other_versions_of_their_pool() -> None:
+    bench = MaintenanceBench()
+    bench.add("p", count=200)  # all of version "1"
+    bench.clock.advance(60.0)
+    served = capacity(100, models=[LoadedModel("v2", "warm")])
+    bench.ledger.record_capacity(served, now_s=bench.clock.now_s)
+    bench.maintenance.requeue_old()
+    assert bench.recorder.requeued
