@@ -1,9 +1,10 @@
 """The role `gpu-consumer`: reads settings, builds a replica and runs it."""
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import uvloop
 
@@ -18,20 +19,26 @@ from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
 from gpu_consumers import metrics
 from gpu_consumers.engine_watchdog import exit_when_stuck
+from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
+from gpu_consumers.engines.simulated.engine_hash import simulated_engine_hash
+from gpu_consumers.engines.warm_up import WarmUpError, warm_up
+from gpu_consumers.flow_control.loading_state import LoadingState
+from gpu_consumers.flow_control.served_models import ServedModels
 from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
 from gpu_consumers.settings import HostSettings, ReplicaSettings
-from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
+from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason, StagingStoppedError
 from gpu_consumers.weights.model_loading import StagedModel
-from gpu_consumers.weights.replica_model import prepare_model
-from gpu_consumers.wiring import build_replica
+from gpu_consumers.weights.replica_model import prepare_model, report_refusal
+from gpu_consumers.wiring import build_replica, classes_of, new_replica_id
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
 from topics.clients.start_check import check_topics, topics_of_role
 from topics.records.catalogue import ATTEMPTS, pool_topics
 from topics.settings import KafkaSettings
@@ -91,10 +98,6 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
     topics = [*topics_of_role("gpu-consumer"), *own_topics]
     check_topics(admin, topics, broker_wait_s=_START_S_MAX)
     raise_if_log_says_lost(kafka, client_id="gpu-consumer", timeout_s=_START_S_MAX)
-    try:
-        model = await prepare_model(engine_settings, kafka, objects, clock=SystemClock(), stop=stop)
-    except StagingStoppedError:
-        return
     untrusted: list[MillraceError] = []
 
     def leave(failure: MillraceError) -> None:
@@ -102,9 +105,23 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
         untrusted.append(failure)
         stop.set()
 
-    # A version stays staged, by a lock, until the process ends.
-    engine = open_engine(engine_settings, _model_to_load(model), on_untrusted=leave)
-    await asyncio.gather(engine.start(), processes.read_predecessors())
+    replica_id = new_replica_id(settings)
+    async with _loading(settings, kafka, engine_settings, replica_id) as loading:
+        try:
+            model = await prepare_model(
+                engine_settings,
+                kafka,
+                objects,
+                clock=SystemClock(),
+                stop=stop,
+                on_refused=loading.refuse,
+            )
+        except StagingStoppedError:
+            return
+        # A version stays staged, by a lock, until the process ends.
+        engine = open_engine(engine_settings, _model_to_load(model), on_untrusted=leave)
+        await asyncio.gather(engine.start(), processes.read_predecessors())
+        await _warm_up(engine, engine_settings, loading, stop)
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     try:
         await processes.rest(stop)
@@ -117,6 +134,8 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             body_limits=body_limits,
             silence_s_max=silence_s_max,
             host=processes.host,
+            served=served_models(engine_settings, engine),
+            replica_id=replica_id,
         )
         with closing:
             report_ready()
@@ -142,6 +161,48 @@ def _model_to_load(model: StagedModel | None) -> ModelToLoad | None:
         engine_options=manifest.engine_options,
         sampling=manifest.sampling,
     )
+
+
+def served_models(settings: EngineSettings, engine: Engine) -> ServedModels:
+    """Return what a replica publishes of its engine, which has started."""
+    is_simulated = settings.kind == "simulated"
+    own_hash = getattr(engine, "engine_hash", "")
+    return ServedModels(
+        version=settings.model_version or "",
+        engine=own_hash or (simulated_engine_hash(settings) if is_simulated else ""),
+        adapters=lambda: sorted(getattr(engine, "adapters", ())),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _loading(
+    settings: ReplicaSettings, kafka: KafkaSettings, engine: EngineSettings, replica_id: str
+) -> AsyncIterator[LoadingState]:
+    """Publish during the block that the model loads, if that takes long or it has a version."""
+    producer = RecordProducer(kafka, client_id=f"{replica_id}-loading", linger_ms=0)
+    version = engine.model_version or ""
+    loading = LoadingState(producer, replica_id, settings.pool, classes_of(settings), version)
+    publishes = bool(version) or engine.kind == "vllm"
+    try:
+        async with loading.published() if publishes else contextlib.nullcontext():
+            yield loading
+    finally:
+        producer.close()
+
+
+async def _warm_up(
+    engine: Engine, settings: EngineSettings, loading: LoadingState, stop: threading.Event
+) -> None:
+    """Warm up an engine that computes here. Raises ModelRefusedError if it cannot serve."""
+    if settings.kind != "vllm":
+        return
+    try:
+        await warm_up(engine, settings.model_name, timeout_s=settings.vllm_warm_up_s_max)
+    except WarmUpError as failure:
+        await engine.stop()
+        refusal = ModelRefusedError(RefusalReason.WARM_UP, str(failure), **failure.facts)
+        await report_refusal(refusal, loading.refuse, stop)
+        raise refusal from None
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ class BulkWorker:
     for each batch that the consumer thread reads), `_run_batch`, `BatchExecution.execute_items`,
     `_execute_job` (once for each job of the batch), `Engine.execute`. A batch passes these steps:
 
-    1. Accept it: drop the items of closed, paused and expired jobs.
+    1. Accept it: drop the items of closed, paused and expired jobs. Abort it if the replica does
+       not have its model version: steps 3 and 4 follow.
     2. Execute its items; in `Quarantine` if it is redelivered or exceeds the engine's memory.
     3. Publish outcomes, and requeue the items that the pool could not answer. While a batch runs,
        the outcomes that it has are published every `_PUBLISH_INTERVAL_S`.
@@ -116,6 +117,8 @@ class BulkWorker:
             if run.delivered.is_redelivered:
                 status = await self.quarantine.run_redelivered(run)
             elif run.items:
+                if run.has_other_version:
+                    await self.execution.abort_other_version(run)
                 began_s = self.clock.monotonic_s()
                 work = self.execution.execute_items(run, range(len(run.items)))
                 status = await run.until_aborted(work)

@@ -13,6 +13,10 @@ ITEMS_SKIPPED = Counter(
 ITEMS_HANDED_BACK = Counter(
     "millrace_items_handed_back_total", "Items requeued: pool unavailable, or replica draining"
 )
+OTHER_VERSION_ITEMS = Counter(
+    "millrace_items_other_version_total",
+    "Items and calls requeued because their model version is not the one of this replica",
+)
 BATCH_ITEMS = Histogram(
     "millrace_execution_batch_items",
     "Items in an executed batch",

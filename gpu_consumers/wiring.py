@@ -25,6 +25,7 @@ from gpu_consumers.flow_control.capacity_publisher import (
     PoolHealth,
     ReplicaIdentity,
 )
+from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
@@ -75,6 +76,17 @@ class _SharedDeps:
     tasks: SupervisedTasks
     attribution: CrashAttribution
     pool: PoolHealth
+    served: ServedModels
+
+
+def new_replica_id(settings: ReplicaSettings) -> str:
+    """Return the id of a new process."""
+    return f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
+
+
+def classes_of(settings: ReplicaSettings) -> tuple[str, ...]:
+    """Return the job classes that a replica runs."""
+    return JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
 
 
 def build_replica(  # noqa: PLR0913  one argument for each part of the process
@@ -87,15 +99,18 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
     silence_s_max: float = math.inf,
     host: HostHealth | None = None,
+    served: ServedModels = ANY_VERSION,
+    replica_id: str | None = None,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
 
     `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
     fails when the engine runs bulk items and ends none of them for `silence_s_max`. Without `host`
-    nothing is known of the host, and it counts as proven.
+    nothing is known of the host, and it counts as proven. `served` is the model, which is warm.
+    `replica_id` is the one that was published while the model was loaded.
     """
     loop = asyncio.get_running_loop()
-    replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
+    replica_id = replica_id or new_replica_id(settings)
     clock, closing = SystemClock(), contextlib.ExitStack()
     producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True)
     closing.callback(producer.close)
@@ -116,6 +131,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
                 pool=settings.pool,
                 job_class=job_class,
                 batch_items=settings.batch_items,
+                served=served,
             ),
             producer,
             partial(_concurrency, engine, job_class),
@@ -123,7 +139,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
             database_time=database_time,
             has_suspects=attribution.has_suspects,
         )
-        for job_class in (JOB_CLASSES if settings.job_class == "both" else (settings.job_class,))
+        for job_class in classes_of(settings)
     }
     attribution.on_suspects_changed += [capacity.publish_soon for capacity in capacities.values()]
     shared = _SharedDeps(
@@ -142,6 +158,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
         tasks=SupervisedTasks(loop),
         attribution=attribution,
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
+        served=served,
     )
     liveness = BatchLiveness(controls, database_time, clock)
     replica = _replica(shared, capacities, liveness, control_changed, silence_s_max)
@@ -198,6 +215,7 @@ def _bulk_worker(
         capacity=capacity,
         lock=lock,
         attribution=shared.attribution,
+        served=shared.served,
         clock=shared.clock,
     )
     log = AttemptLog(
@@ -262,8 +280,11 @@ def _online_worker(
             shared.clock,
             prepare_body=shared.prepare_body,
             limits=shared.body_limits,
+            engine_hash=shared.served.engine,
         ),
-        completion=CallCompletion(shared.producer, shared.objects, shared.pool),
+        completion=CallCompletion(
+            shared.producer, shared.objects, shared.pool, shared.served.engine
+        ),
         replies=replies,
         permissions=RerunPermissions(replies.request_permission),
         liveness=CallLiveness(callers, shared.controls, shared.clock),
@@ -271,6 +292,7 @@ def _online_worker(
         pool=shared.pool,
         suspects=suspects,
         clock=shared.clock,
+        served=shared.served,
     )
     callers.start(_START_S_MAX)
     shared.closing.callback(callers.stop)

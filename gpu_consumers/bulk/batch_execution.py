@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError
@@ -18,6 +19,7 @@ from gpu_consumers.adapters.adapter_slots import adapter_of
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
+from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
 from gpu_consumers.flow_control.token_usage import item_charges
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,
@@ -50,6 +52,9 @@ from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
 
+OTHER_VERSION_WAIT_S: Final = 0.5
+"""Time until a batch is requeued whose model version this replica does not have."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchExecution:
@@ -63,6 +68,7 @@ class BatchExecution:
     capacity: CapacityPublisher
     lock: SharedExclusiveLock  # quarantined units take it exclusively
     attribution: CrashAttribution
+    served: ServedModels = ANY_VERSION
     clock: Clock = field(default_factory=SystemClock)
     runs: set[BatchRun] = field(default_factory=set)  # the batches in flight
     _requeues_new_runs: bool = False
@@ -70,7 +76,8 @@ class BatchExecution:
     def accept_batch(self, delivered: DeliveredBatch) -> BatchRun:
         """Count the batch as in flight and drop items of closed, paused and expired jobs.
 
-        Nothing is dropped of a redelivered batch: its attempts name positions in the record.
+        Nothing is dropped of a redelivered batch: its attempts name positions in the record. Items
+        whose model version is not the one here are requeued.
         """
         batch = delivered.batch
         items: list[tuple[JobRef, Item]] = []
@@ -93,8 +100,11 @@ class BatchExecution:
         metrics.BATCH_ITEMS.observe(total)
         self.capacity.record_arrival(batch, total)
         self.capacity.record_end(batch, total - len(items))
-        sends = PendingSends(self.producer)
+        sends = PendingSends(self.producer, self.served.engine)
         run = BatchRun(delivered, items, job_positions, sends, token_charges)
+        run.has_other_version = not all(self.served.serves(part.job) for part in batch.parts)
+        if run.has_other_version:
+            metrics.OTHER_VERSION_ITEMS.inc(len(items))
         if self._requeues_new_runs:
             run.abort_reason = BatchAbortReason.REQUEUE
         self.runs.add(run)
@@ -143,6 +153,16 @@ class BatchExecution:
                     await self._load_and_execute(run, positions)
             finally:
                 run.job_tasks = []
+
+    async def abort_other_version(self, run: BatchRun) -> None:
+        """Abort a batch whose version is not here, so that its items are requeued.
+
+        They hold their credit for a moment: a batcher of an earlier release, which knows no
+        versions, may send them here again.
+        """
+        if not self._requeues_new_runs:
+            await run.until_aborted(asyncio.sleep(OTHER_VERSION_WAIT_S))
+        run.abort(BatchAbortReason.REQUEUE)
 
     async def wait_for_store(self, run: BatchRun) -> None:
         """Wait before items that need the object store are requeued. They hold no credit then."""

@@ -28,7 +28,7 @@ ADAPTER_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 _OF_VLLM: Final = frozenset(
     {
-        *("model_version", "trusted_keys", "weight_cache", "weight_cache_gib_max"),
+        *("trusted_keys", "weight_cache", "weight_cache_gib_max"),
         *("model_path", "unverified_until", "adapter_rank_max"),
     }
 )
@@ -150,7 +150,9 @@ class EngineSettings(Settings):
 
     model_version: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """vllm: the version to load, which the registry has under `model_name`. Its files come from the
-    object store and are verified before they are loaded."""
+    object store and are verified before they are loaded. simulated: the version that batchers and
+    operators see. The replica gets work of this version only; without one it gets all work of its
+    pool."""
 
     trusted_keys: Path | None = None
     """vllm with `model_version`: file with one or more PEM public keys. Only versions that one of
@@ -220,6 +222,10 @@ class EngineSettings(Settings):
     slot, and run in waves that leave places for other calls. Inputs to embed, score or classify run
     so many at a time, or fewer by their tokens. Default 128."""
 
+    vllm_warm_up_s_max: float = Field(default=120.0, gt=0)
+    """vllm: time for the requests that warm up a new engine; a replica that is not warm by then
+    ends, and serves nothing. Default 120 s."""
+
     vllm_unbounded_grammars: bool = False
     """vllm: accept context-free grammars, structural tags and any pattern in bodies. Some stop the
     engine for seconds at each token: for tenants who trust each other. Default: no."""
@@ -274,6 +280,8 @@ class EngineSettings(Settings):
             raise ValueError("interactive_headroom must be less than concurrency")
         for name in sorted(self.model_fields_set):
             owner = _owner(name)
+            if name == "model_version" and self.kind == "openai_http":
+                raise ValueError("model_version belongs to vllm and simulated")
             if owner not in (None, self.kind) and getattr(self, name) is not None:
                 raise ValueError(f"{name} belongs to {owner}, not to {self.kind}")
         if self.adapters_max and self.kind == "openai_http":

@@ -23,6 +23,7 @@ from gpu_consumers.flow_control.grants import (
 )
 from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
 from gpu_consumers.flow_control.output_samples import OutputSamples
+from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
 from gpu_consumers.flow_control.token_usage import TokenUsage
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
@@ -49,12 +50,13 @@ _TIMER_S_MIN = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaIdentity:
-    """The replica and job class of capacity records; a replica of both classes has two."""
+    """The replica, job class and model of capacity records; a replica of both classes has two."""
 
     replica_id: str
     pool: str
     job_class: str
     batch_items: int
+    served: ServedModels = ANY_VERSION
 
 
 class CapacityPublisher:
@@ -236,6 +238,7 @@ class CapacityPublisher:
             concurrency=self._concurrency(),
             available=limit > 0 and bool(self._partitions),
             in_danger=self._has_suspects(),
+            versions=identity.served.versions,
         )
         if is_repetition and not self._is_due(grants, limit, now_s):
             return
@@ -283,6 +286,7 @@ class CapacityPublisher:
             in_flight_jobs=self._in_flight_jobs.job_ids_to_publish(now_s=now_s),
             output_means=self.output_samples.means_to_publish(now_s=now_s),
             compute=self.usage.rates.measured(),
+            models=self._identity.served.loaded(),
         )
 
     def _send_capacity(self, capacity: Capacity, now_s: float) -> None:

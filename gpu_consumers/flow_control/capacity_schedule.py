@@ -57,6 +57,7 @@ def has_changed(before: Capacity, newest: Capacity) -> bool:
         or before.concurrency != newest.concurrency
         or before.epoch != newest.epoch
         or before.partitions != newest.partitions
+        or before.models != newest.models
         or newest.in_flight_jobs is not None
         or newest.output_means is not None
         or high > RATE_FACTOR * low

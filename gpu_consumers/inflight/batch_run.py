@@ -62,6 +62,7 @@ class BatchRun:
     job_tasks: list[tuple[JobRef, asyncio.Task[None]]] = field(default_factory=list)  # in progress
     task: asyncio.Task[None] | None = None  # runs the batch from its arrival to its end
     publishing: asyncio.Task[None] | None = None  # publishes answers while other items run
+    has_other_version: bool = False  # its items need a model version that is not here
     is_published: bool = False  # only acknowledgements are missing
     requeued_as: UUID | None = None  # the batch id of the newest record with what is left of it
     last_delivery: DeliveredBatch | None = None  # of that record

@@ -92,16 +92,21 @@ OUTCOMES_BYTES_MAX = 800_000
 _ITEM_OVERHEAD_BYTES = 64
 
 
-def outcome_records(job: JobRef, outcomes: list[ItemOutcome]) -> Iterator[Outcomes]:
-    """Split outcomes into records below the size limit; their order is kept."""
+def outcome_records(
+    job: JobRef, outcomes: list[ItemOutcome], engine: str = ""
+) -> Iterator[Outcomes]:
+    """Split outcomes into records below the size limit; their order is kept.
+
+    `engine` is the hash of the engine that ran the items.
+    """
     pending: list[ItemOutcome] = []
     size = 0
     for outcome in outcomes:
         added = len(outcome.body) + _ITEM_OVERHEAD_BYTES + 4 * len(outcome.custom_id or "")
         if pending and size + added > OUTCOMES_BYTES_MAX:
-            yield Outcomes(job, pending)
+            yield Outcomes(job, pending, engine=engine)
             pending, size = [], 0
         pending.append(outcome)
         size += added
     if pending:
-        yield Outcomes(job, pending)
+        yield Outcomes(job, pending, engine=engine)

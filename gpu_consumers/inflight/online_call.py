@@ -21,6 +21,8 @@ class CallAbortReason(StrEnum):
     CLOSED = "closed"  # its job is closed, and the close record is its end
     DEADLINE = "deadline"
     DRAIN = "drain"  # this replica stops
+    NO_VERSION = "no_version"  # it came here again and again, but its model version is not here
+    OTHER_VERSION = "other_version"  # its model version is not here
     PIECE_TOO_LARGE = "piece_too_large"  # a piece of its stream fits no record
     OVERDUE = "overdue"  # it did not start in time
     POOL = "pool"  # the engine's upstream or the object store is unavailable
@@ -31,7 +33,7 @@ class CallAbortReason(StrEnum):
 NO_ANSWER: Final = EngineAnswer(0, b"")
 """Token counts of an execution that are not known."""
 
-REQUEUED = frozenset({CallAbortReason.POOL, CallAbortReason.DRAIN})
+REQUEUED = frozenset({CallAbortReason.POOL, CallAbortReason.DRAIN, CallAbortReason.OTHER_VERSION})
 """Reasons that are no fault of the call: it may run on another replica, or later."""
 
 

@@ -27,8 +27,9 @@ class PendingSends:
     or has much unacknowledged: the producer keeps space for other partitions.
     """
 
-    def __init__(self, producer: PartitionSender) -> None:
-        self._producer = producer
+    def __init__(self, producer: PartitionSender, engine: str = "") -> None:
+        """`engine` is the hash of the engine that answers; empty: unknown."""
+        self._producer, self._engine = producer, engine
         self._loop = asyncio.get_running_loop()
         self._unacknowledged = 0  # records sent or deferred
         self._by_partition: Counter[int] = Counter()  # the same for outcomes, by partition
@@ -38,7 +39,7 @@ class PendingSends:
 
     def send_outcomes(self, job: JobRef, outcomes: list[ItemOutcome]) -> None:
         """Send outcomes of one job to the partition of that job, at once or when it has space."""
-        for record in outcome_records(job, outcomes):
+        for record in outcome_records(job, outcomes, self._engine):
             self._send_or_defer(record)
 
     def send_process_ends(self, job: JobRef, process_ends: list[UUID]) -> None:

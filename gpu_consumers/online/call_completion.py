@@ -50,6 +50,11 @@ _ERRORS: Final = {
         "The replica that executed this request was stopped. Send the request again.",
         code="stream_interrupted",
     ),
+    CallAbortReason.NO_VERSION: error_answer(
+        503,
+        "No replica serves the model version of this request now. Send the request again.",
+        code="version_unavailable",
+    ),
     CallAbortReason.POOL: _INTERRUPTED,
     CallAbortReason.PIECE_TOO_LARGE: _INTERRUPTED,
     CallAbortReason.SILENT: _INTERRUPTED,
@@ -61,9 +66,15 @@ _CANCELLED_BY_CALLER: Final = frozenset({CallAbortReason.CALLER, CallAbortReason
 class CallCompletion:
     """Publishes the ends of calls and waits for their acknowledgement."""
 
-    def __init__(self, producer: RecordProducer, objects: ObjectStore, pool: PoolHealth) -> None:
-        """`producer` sends outcomes and requeued calls; replies have their own producer."""
+    def __init__(
+        self, producer: RecordProducer, objects: ObjectStore, pool: PoolHealth, engine: str = ""
+    ) -> None:
+        """`producer` sends outcomes and requeued calls; replies have their own producer.
+
+        `engine` is the hash of the engine; empty: unknown.
+        """
         self._producer, self._objects, self._pool = producer, objects, pool
+        self._engine = engine
 
     async def publish_end(self, call: OnlineCall, answer: EngineAnswer | None) -> bool:
         """Publish the end of a call; without an answer it was aborted.
@@ -82,7 +93,7 @@ class CallCompletion:
             # A connection-bound call that gets no reply has a cost.
             bill = None if call.is_durable else billed_outcome(call, None)
             sends = self._send_outcome(call, bill)
-            if (report := usage_report(call)) is not None:
+            if (report := usage_report(call, self._engine)) is not None:
                 await call.replies.send_end(report)
             await sends.wait_acknowledged()
         elif not await self._publish_answer(call, answer):
@@ -106,7 +117,8 @@ class CallCompletion:
         outcome = durable_outcome(call, answer, ended_ms=ended_ms) if call.is_durable else None
         try:
             # Two objects: the caller deletes the body of its reply after reading it.
-            end = reply_end(call, answer, await self._store_large(call.request_id, answer.body))
+            body_key = await self._store_large(call.request_id, answer.body)
+            end = reply_end(call, answer, body_key, self._engine)
             if outcome is not None:
                 key = await self._store_large(call.request_id, outcome.body)
                 if key is not None:
@@ -129,7 +141,7 @@ class CallCompletion:
         return True
 
     def _send_outcome(self, call: OnlineCall, outcome: ItemOutcome | None) -> PendingSends:
-        sends = PendingSends(self._producer)
+        sends = PendingSends(self._producer, self._engine if call.has_started else "")
         if outcome is not None:
             sends.send_outcomes(call.job, [outcome])
         return sends
@@ -175,7 +187,9 @@ def error_of_abort(call: OnlineCall) -> EngineAnswer | None:
     return msgspec.structs.replace(call.delivered, status_code=error.status_code, body=error.body)
 
 
-def reply_end(call: OnlineCall, answer: EngineAnswer, body_key: str | None) -> ReplyEnd:
+def reply_end(
+    call: OnlineCall, answer: EngineAnswer, body_key: str | None, engine: str = ""
+) -> ReplyEnd:
     """Return the end of the reply; `body_key` names the object that holds a large body.
 
     Its token counts are those of the execution, by which the caller settles the tenant's token
@@ -192,10 +206,11 @@ def reply_end(call: OnlineCall, answer: EngineAnswer, body_key: str | None) -> R
         call.waited_s,
         call.execution_s if call.has_started else 0.0,
         body_key,
+        engine if call.has_started else "",
     )
 
 
-def usage_report(call: OnlineCall) -> ReplyEnd | None:
+def usage_report(call: OnlineCall, engine: str = "") -> ReplyEnd | None:
     """Return the end for the caller of a connection-bound call that was left; None if none is due.
 
     Without tokens the engine does not count this call.
@@ -203,7 +218,7 @@ def usage_report(call: OnlineCall) -> ReplyEnd | None:
     is_left = call.abort_reason is CallAbortReason.CALLER and not call.is_durable
     if not is_left or not call.has_started:
         return None
-    return reply_end(call, EngineAnswer(CLIENT_LEFT_STATUS, b""), None)
+    return reply_end(call, EngineAnswer(CLIENT_LEFT_STATUS, b""), None, engine)
 
 
 def durable_outcome(call: OnlineCall, answer: EngineAnswer, *, ended_ms: int) -> ItemOutcome | None:

@@ -14,6 +14,7 @@ from gpu_consumers import metrics
 from gpu_consumers.cancellation.liveness import CallLiveness
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
+from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
 from gpu_consumers.inflight.online_call import NO_ANSWER, REQUEUED, CallAbortReason, OnlineCall
@@ -45,6 +46,27 @@ class CompletedCalls:
         return request_id in self._ids
 
 
+class OtherVersionCalls:
+    """How often calls came here whose model version is not here; the oldest are forgotten first."""
+
+    def __init__(self, count_max: int = COMPLETED_MAX) -> None:
+        self._count_max = count_max
+        self._counts: OrderedDict[UUID, int] = OrderedDict()
+
+    def add(self, request_id: UUID) -> int:
+        """Count a call; return how often it has come."""
+        count = self._counts.pop(request_id, 0) + 1
+        self._counts[request_id] = count
+        if len(self._counts) > self._count_max:
+            self._counts.popitem(last=False)
+        return count
+
+
+OTHER_VERSION_MAX: Final = 3
+"""How often a call is requeued because its model version is not here; then it fails."""
+
+_OTHER_VERSION_WAIT_S: Final = 0.5  # before it is requeued a second time
+
 ABORT_CHECK_S: Final = 0.5
 """Time between two checks of running calls for silent callers and deadlines."""
 
@@ -64,8 +86,10 @@ class CallExecution:
     pool: PoolHealth
     suspects: SuspectCalls
     clock: Clock
+    served: ServedModels = ANY_VERSION
     _running: dict[UUID, OnlineCall] = field(default_factory=dict)
     _completed: CompletedCalls = field(default_factory=CompletedCalls)
+    _other_version: OtherVersionCalls = field(default_factory=OtherVersionCalls)
     _is_draining: bool = False
 
     def accept_batch(self, delivered: DeliveredBatch) -> list[OnlineCall]:
@@ -229,6 +253,8 @@ class CallExecution:
         if call.abort_reason is None:  # else it was aborted meanwhile, and that reason counts
             is_drained = reason is None and self._is_draining
             call.abort_reason = CallAbortReason.DRAIN if is_drained else reason
+        if call.abort_reason is None and not self.served.serves(call.job):
+            await self._reject_other_version(call)
         if call.abort_reason is not None:
             return False
         caller = call.job.call
@@ -238,6 +264,19 @@ class CallExecution:
                 return False
             call.is_redelivered = False
         return True
+
+    async def _reject_other_version(self, call: OnlineCall) -> None:
+        """Let a call be requeued, because its model version is not here, or fail at last.
+
+        Only a batcher of an earlier release, which knows no versions, sends it here again.
+        """
+        metrics.OTHER_VERSION_ITEMS.inc()
+        count = self._other_version.add(call.request_id)
+        if 1 < count <= OTHER_VERSION_MAX:
+            await asyncio.sleep(_OTHER_VERSION_WAIT_S)
+        is_last = count > OTHER_VERSION_MAX
+        reason = CallAbortReason.NO_VERSION if is_last else CallAbortReason.OTHER_VERSION
+        call.abort_reason = call.abort_reason or reason
 
 
 def _has_only_connections(batch: Batch) -> bool:

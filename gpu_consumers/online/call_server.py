@@ -41,11 +41,15 @@ _VALUE_ENDS: Final = tuple(bytes([byte]) for byte in b'"]}0123456789el')  # also
 
 
 @lru_cache(maxsize=1024)
-def fingerprint_writer(endpoint: str, model: str, version: str) -> WriteFingerprint:
+def fingerprint_writer(
+    endpoint: str, model: str, version: str, engine: str = ""
+) -> WriteFingerprint:
     """Return a function that writes the fingerprint into a JSON object.
 
-    For an endpoint without the field, the function returns its argument.
+    `engine` is the hash of the engine that answers; the field does not show it yet. For an endpoint
+    without the field, the function returns its argument.
     """
+    del engine
     if endpoint not in _ENDPOINTS:
         return lambda payload: payload
     field = b'"system_fingerprint":' + msgspec.json.encode(f"{model}@{version}")
@@ -68,7 +72,7 @@ _STORE_WAIT_S: Final = 1.0
 class CallServer:
     """Serves calls with the engine. Used on the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  one argument for each part of the process
         self,
         engine: Engine,
         objects: ObjectStore,
@@ -77,8 +81,13 @@ class CallServer:
         *,
         prepare_body: PrepareBody | None,
         limits: BodyLimits = DEFAULT_BODY_LIMITS,
+        engine_hash: str = "",
     ) -> None:
-        """`prepare_body` is None if the engine gets bodies unchanged."""
+        """`prepare_body` is None if the engine gets bodies unchanged.
+
+        `engine_hash` is that of the engine; empty: unknown.
+        """
+        self._engine_hash = engine_hash
         self._prepare_body, self._limits = prepare_body, limits
         self._engine, self._objects, self._pool, self._clock = engine, objects, pool, clock
         self._encrypted = EncryptedBodies(objects, clock)
@@ -124,11 +133,11 @@ class CallServer:
         if not is_transient(answer):  # a failure that may pass may be one of the pool
             self._pool.mark_available()
         if answer.body and not answer.is_error:
-            return msgspec.structs.replace(answer, body=_fingerprint_writer(call)(answer.body))
+            return msgspec.structs.replace(answer, body=self._fingerprint_writer(call)(answer.body))
         return answer
 
     def _piece_sender(self, call: OnlineCall) -> EmitEvent:
-        write_fingerprint = _fingerprint_writer(call)
+        write_fingerprint = self._fingerprint_writer(call)
 
         def send_piece(event: bytes) -> None:
             if call.abort_reason is not None:
@@ -147,6 +156,6 @@ class CallServer:
 
         return send_piece
 
-
-def _fingerprint_writer(call: OnlineCall) -> WriteFingerprint:
-    return fingerprint_writer(call.job.endpoint, call.job.model, call.job.model_version)
+    def _fingerprint_writer(self, call: OnlineCall) -> WriteFingerprint:
+        job = call.job
+        return fingerprint_writer(job.endpoint, job.model, job.model_version, self._engine_hash)

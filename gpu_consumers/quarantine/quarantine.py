@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -104,19 +105,23 @@ class Quarantine:
 
         1. Read the last attempt. 2. Narrow the units; charge and publish the poison item. 3. Run
         the units. 4. Record that none is left. The attempt is deleted after the commit: a crash
-        before it redelivers the batch.
+        before it redelivers the batch. If the model version of the batch is not here, step 3
+        requeues the items of the units.
         """
         batch = _QuarantinedBatch(run, initial_units(len(run.items)), incarnation=1)
         self._order.set_crash_count(run, 0)
         try:
-            with self._attribution.suspect_present():
+            with nullcontext() if run.has_other_version else self._attribution.suspect_present():
                 await run.until_aborted(self._read_last_attempt(batch))
                 last = batch.last_attempt
                 if last is not None and not last.units:  # completed, but its offset not committed
                     if run.abort_reason is not BatchAbortReason.LOST:
                         self._completed.append(run.delivered)
                     return None
-                metrics.BATCHES_ISOLATED.labels("redelivered").inc()
+                if run.has_other_version:
+                    await self._execution.abort_other_version(run)
+                else:
+                    metrics.BATCHES_ISOLATED.labels("redelivered").inc()
                 status = await self._run_narrowed(batch)
         finally:
             self._order.remove(run)

@@ -46,20 +46,27 @@ async def prepare_model(  # noqa: PLR0913  each one is a dependency
     ObjectStoreUnavailableError and StagingStoppedError.
     """
     try:
-        if settings.model_version is None:
+        if settings.kind != "vllm" or settings.model_version is None:
             require_unverified_allowed(settings, clock)
             return None
         return await asyncio.to_thread(
             _stage, settings, kafka, objects, clock=clock, stop=stop, check_memory=check_memory
         )
     except ModelRefusedError as refusal:
-        metrics.MODEL_REFUSED.labels(refusal.reason.value).inc()
-        _LOG.critical(
-            "model_refused", extra={"reason": refusal.reason.value, "detail": str(refusal)}
-        )
-        on_refused(refusal)
-        await asyncio.to_thread(stop.wait, REFUSAL_REST_S)
+        await report_refusal(refusal, on_refused, stop)
         raise
+
+
+async def report_refusal(
+    refusal: ModelRefusedError,
+    on_refused: Callable[[ModelRefusedError], None],
+    stop: threading.Event,
+) -> None:
+    """Count and log a refusal, pass it to `on_refused`, and rest for `REFUSAL_REST_S`."""
+    metrics.MODEL_REFUSED.labels(refusal.reason.value).inc()
+    _LOG.critical("model_refused", extra={"reason": refusal.reason.value, "detail": str(refusal)})
+    on_refused(refusal)
+    await asyncio.to_thread(stop.wait, REFUSAL_REST_S)
 
 
 def require_unverified_allowed(settings: EngineSettings, clock: Clock) -> None:

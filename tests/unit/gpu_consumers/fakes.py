@@ -44,6 +44,7 @@ class RecordingProducer:
         self._unacknowledged: list[OnDelivery] = []
         self.batches: list[tuple[int, Batch]] = []  # partition and requeued batch
         self.outcomes: list[ItemOutcome] = []
+        self.engines: set[str] = set()  # that ran items, by their outcomes
         self.process_ends: list[tuple[UUID, UUID]] = []  # job and process that its items crashed
         self.bills: list[ItemOutcome] = []  # of connection-bound calls
         self.requeued: list[Chunk] = []
@@ -71,6 +72,7 @@ class RecordingProducer:
             self.permission_requests += replies.questions
         elif kind == "outcomes":
             outcomes = decode(Outcomes, value, headers)
+            self.engines.add(outcomes.engine)
             is_bill = outcomes.job.call is not None and not outcomes.job.call.durable
             (self.bills if is_bill else self.outcomes).extend(outcomes.items)
             self.process_ends += [(outcomes.job.job_id, end) for end in outcomes.process_ends]

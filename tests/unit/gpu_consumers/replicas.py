@@ -18,6 +18,7 @@ from gpu_consumers.flow_control.capacity_publisher import (
     PoolHealth,
     ReplicaIdentity,
 )
+from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
@@ -80,6 +81,7 @@ class BulkReplica:
         attribution: CrashAttribution | None = None,
         clock: Clock | None = None,
         host: HostHealth | None = None,
+        served: ServedModels = ANY_VERSION,
     ) -> None:
         self.log, self.attempts = log or RecordingProducer(), attempts or MemoryAttemptLog()
         self.engine = engine or FaultyEngine()
@@ -91,7 +93,9 @@ class BulkReplica:
         self.attribution = attribution or CrashAttribution(host=host or HostHealth(host_id="h"))
         self.attribution.host.start_serving(self.engine.concurrency)
         self.capacity = CapacityPublisher(
-            ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100),
+            ReplicaIdentity(
+                replica_id="r", pool="p", job_class="bulk", batch_items=100, served=served
+            ),
             producer,
             lambda: 64,
             clock,
@@ -107,6 +111,7 @@ class BulkReplica:
             capacity=self.capacity,
             lock=lock,
             attribution=self.attribution,
+            served=served,
         )
         self.quarantine = Quarantine(
             self.execution,
@@ -209,6 +214,7 @@ class OnlineReplica:
         attempts: MemoryAttemptLog | None = None,
         objects: ObjectStore | None = None,
         attribution: CrashAttribution | None = None,
+        served: ServedModels = ANY_VERSION,
     ) -> None:
         loop, clock = asyncio.get_running_loop(), SystemClock()
         self.attempts = attempts or MemoryAttemptLog()
@@ -233,7 +239,7 @@ class OnlineReplica:
             server=CallServer(
                 cast(Engine, self.engine), store, self.pool, clock, prepare_body=None
             ),
-            completion=CallCompletion(producer, store, self.pool),
+            completion=CallCompletion(producer, store, self.pool, served.engine),
             replies=replies,
             permissions=RerunPermissions(replies.request_permission),
             liveness=CallLiveness(callers, controls, clock),
@@ -241,6 +247,7 @@ class OnlineReplica:
             pool=self.pool,
             suspects=suspects,
             clock=clock,
+            served=served,
         )
         self.worker = OnlineWorker(
             consumer=cast(BatchConsumer, self.consumer),

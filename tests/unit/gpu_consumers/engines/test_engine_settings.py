@@ -8,6 +8,7 @@ import pytest
 from core.errors import SettingsError
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.simulated.engine_hash import simulated_engine_hash
 from gpu_consumers.engines.vllm.engine_arguments import vllm_arguments
 from gpu_consumers.engines.vllm.vllm_engine import vllm_environment
 
@@ -162,3 +163,21 @@ def test_vllm_tokenizes_prompts_of_several_calls_at_once(tmp_path: Path) -> None
     # vLLM does not start a multimodal pooling model with it.
     pooling = vllm_arguments(settings(**env, VLLM_RUNNER="pooling"))
     assert not any(argument.startswith("--renderer-num-workers") for argument in pooling)
+
+
+def test_the_simulated_engine_has_a_version_and_a_hash_of_its_settings() -> None:
+    settings = [
+        EngineSettings(
+            kind="simulated", model_name="m", model_version="ab" * 32, simulated_latency_ms=latency
+        )
+        for latency in (0.0, 0.0, 5.0)
+    ]
+    hashes = [simulated_engine_hash(one) for one in settings]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert len(hashes[0]) == 64
+    with pytest.raises(ValueError, match="model_version"):
+        EngineSettings(kind="simulated", model_name="m", model_version="ab")
+    with pytest.raises(ValueError, match="model_version belongs to vllm and simulated"):
+        EngineSettings(
+            kind="openai_http", model_name="m", model_version="ab" * 32, upstream="http://u"
+        )

@@ -1,0 +1,41 @@
+"""What this replica publishes of its model: the version, the engine that runs it, its adapters."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from topics.records.records import JobRef, LoadedModel
+from topics.records.served_versions import LoadState, required_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModels:
+    """The model of a replica that has warmed up.
+
+    Without a version the replica serves whatever its pool receives, as releases did before models
+    had versions by content.
+    """
+
+    version: str = ""  # of the base model; empty: any
+    engine: str = ""  # hash of the engine; empty: unknown
+    adapters: Callable[[], Sequence[str]] = tuple
+    """Returns the versions of the adapters that the engine holds now."""
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions of base models that are warm here; none: any."""
+        return [self.version] if self.version else []
+
+    def loaded(self) -> list[LoadedModel]:
+        """Return the models as they are now; none without a version."""
+        if not self.version:
+            return []
+        adapters = list(self.adapters())
+        return [LoadedModel(self.version, LoadState.WARM.value, self.engine, adapters)]
+
+    def serves(self, job: JobRef) -> bool:
+        """Return whether items of a job may run here."""
+        return not self.version or required_version(job) == self.version
+
+
+ANY_VERSION = ServedModels()
+"""The model of a replica that serves whatever its pool receives."""

@@ -1,0 +1,68 @@
+"""Goal: operators see a replica that loads or refuses its model, and nothing counts it."""
+
+import asyncio
+
+import pytest
+
+from gpu_consumers.flow_control import loading_state
+from gpu_consumers.flow_control.loading_state import LoadingState
+from tests.support.until import until_true
+from tests.unit.gpu_consumers.fakes import RecordingProducer
+from topics.errors import DeliveryPendingError
+from topics.records.records import LoadedModel
+from topics.records.served_versions import is_starting
+
+
+class FlushedProducer(RecordingProducer):
+    """Counts what was sent before each flush, which may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed: list[int] = []
+        self.is_away = False
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        self.flushed.append(len(self.capacities))
+        if self.is_away:
+            raise DeliveryPendingError
+
+
+def state(producer: FlushedProducer) -> LoadingState:
+    return LoadingState(producer, "r1", "p", ("bulk", "interactive"), "v1")
+
+
+async def test_loading_is_published_before_anything_blocks() -> None:
+    producer = FlushedProducer()
+    async with state(producer).published():
+        assert producer.flushed == [2]
+    assert [one.job_class for one in producer.capacities] == ["bulk", "interactive"]
+    for one in producer.capacities:
+        assert one.models == [LoadedModel("v1", "loading")]
+        assert is_starting(one)
+        assert (one.available, one.partitions, one.granted, one.epoch) == (False, [], {}, 0)
+
+
+async def test_the_state_is_repeated_until_the_block_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading_state, "REPEAT_S", 0.0)
+    producer = FlushedProducer()
+    async with state(producer).published():
+        await until_true(lambda: len(producer.capacities) >= 6)
+    count = len(producer.capacities)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(producer.capacities) == count
+
+
+async def test_a_refusal_is_published_at_once_and_a_broker_that_is_away_ends_nothing() -> None:
+    producer = FlushedProducer()
+    producer.is_away = True
+    loading = state(producer)
+    async with loading.published():
+        loading.refuse()
+    assert [one.models[0].state for one in producer.capacities] == [
+        *["loading"] * 2,
+        *["refused"] * 2,
+    ]
+    assert producer.flushed == [2, 4]
