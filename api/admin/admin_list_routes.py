@@ -20,6 +20,7 @@ from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
 from topics.records.catalogue import JOB_CLASSES, SHARED_TOPICS, pool_topics
 from topics.records.records import Capacity
+from topics.records.served_versions import LoadState, is_starting, warm_versions
 
 router = APIRouter()
 
@@ -104,8 +105,13 @@ def _pool_object(
         of_class = [r for r in reports if (r.pool, r.job_class) == (pool, job_class)]
         total = sum_by_pool(of_class).get(pool)  # None: no replica accepts items
         classes[job_class] = {
-            "replicas": len(of_class),
+            "replicas": sum(not is_starting(report) for report in of_class),
             "available_replicas": sum(report.available for report in of_class),
+            "loading_replicas": sum(_has_state(report, LoadState.LOADING) for report in of_class),
+            "refused_replicas": sum(_has_state(report, LoadState.REFUSED) for report in of_class),
+            "warm_versions": sorted(
+                {one for r in of_class if r.available for one in warm_versions(r.models)}
+            ),
             "items_per_s": 0.0 if total is None else total.items_per_s,
             "concurrency": 0 if total is None else total.concurrency,
         }
@@ -129,4 +135,17 @@ def _replica_object(capacity: Capacity) -> dict[str, object]:
         "items_per_s": capacity.items_per_s,
         "concurrency": capacity.concurrency,
         "partitions": list(capacity.partitions),
+        "models": [
+            {
+                "version": model.version or None,
+                "state": model.state,
+                "engine_hash": model.engine or None,
+                "adapters": list(model.adapters),
+            }
+            for model in capacity.models
+        ],
     }
+
+
+def _has_state(capacity: Capacity, state: LoadState) -> bool:
+    return any(model.state == state for model in capacity.models)

@@ -275,7 +275,7 @@ class CallPipeline:
         """Raise ApiError (429 or 503) when the call is not admitted."""
         online, now_s = self._online, self._online.clock.monotonic_s()
         online.sender.check_log_available(planned.job)
-        if online.pools.find(planned.route.pool) is None and online.pools.is_warm(now_s=now_s):
+        if not online.pools.serves(planned.job) and online.pools.is_warm(now_s=now_s):
             raise no_capacity()
         online.admission.check(planned, now_s=now_s)
 

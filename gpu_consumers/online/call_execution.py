@@ -253,8 +253,6 @@ class CallExecution:
         if call.abort_reason is None:  # else it was aborted meanwhile, and that reason counts
             is_drained = reason is None and self._is_draining
             call.abort_reason = CallAbortReason.DRAIN if is_drained else reason
-        if call.abort_reason is None and not self.served.serves(call.job):
-            await self._reject_other_version(call)
         if call.abort_reason is not None:
             return False
         caller = call.job.call
@@ -263,6 +261,11 @@ class CallExecution:
                 call.abort_reason = CallAbortReason.UNPERMITTED
                 return False
             call.is_redelivered = False
+        if not self.served.serves(
+            call.job
+        ):  # its stream may have pieces, so its caller comes first
+            await self._reject_other_version(call)
+            return False
         return True
 
     async def _reject_other_version(self, call: OnlineCall) -> None:

@@ -24,6 +24,7 @@ from jobs.estimates.waiting_reasons import (
     WaitingReason,
     waiting_histogram,
 )
+from jobs.expansion.served_versions import has_versions, required_versions
 from jobs.store.job_schedule import job_opening
 
 _WINDOWS_MAX: Final = 64  # of bulk hours that follow each other without a gap
@@ -82,6 +83,7 @@ def pool_view(row: Any, pool: PoolSnapshot) -> PoolView:
     of_tenant = pool.sums.get(row.tenant_id)
     return PoolView(
         has_replica=pool.state.has_replica,
+        has_version=has_versions(pool.state.versions, row.pool, required_versions(row)),
         of_tenant=None if of_tenant is None else of_tenant.outstanding,
         of_all=pool.outstanding,
     )
@@ -170,8 +172,8 @@ def _unknown_end(
     block = job_block(row, now_s)
     if block is not None and (block.holds_emitted or position.emitted < row.total_count):
         return block
-    if not pool.state.has_replica:
-        return WaitingReason.NO_REPLICA
+    if (without_replica := pool_view(row, pool).without_replica) is not None:
+        return without_replica
     return UnknownEnd.RATE_UNKNOWN if pool.estimate is None else None
 
 

@@ -1,11 +1,12 @@
 """The rates of the bulk pools, from the capacity that their replicas publish."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from core.estimates.rate_history import PoolRate, RateHistory
 from jobs.expansion.pool_capacity import sum_by_pool
+from jobs.expansion.served_versions import PoolVersions, versions_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.records import Capacity
 
@@ -27,6 +28,7 @@ class PoolState:
 
     has_replica: bool = True  # also while that is not known
     rate: PoolRate | None = None  # None: not known
+    versions: PoolVersions = field(default_factory=dict)  # of all pools
 
 
 class PoolRates:
@@ -36,6 +38,7 @@ class PoolRates:
         """No rate is known until the first `add_sample`."""
         self._histories: dict[str, RateHistory] = {}
         self._capacities: dict[str, PoolCapacity] = {}  # replaced as a whole
+        self._versions: PoolVersions = {}  # the same
         self._first_s: float | None = None
         self._last_s = 0.0
 
@@ -45,13 +48,14 @@ class PoolRates:
 
     def add_sample(self, reports: Iterable[Capacity], *, now_s: float) -> None:
         """Add the newest records of the replicas that are not silent."""
-        pools = sum_by_pool(one for one in reports if one.job_class == _JOB_CLASS)
+        of_class = [one for one in reports if one.job_class == _JOB_CLASS]
+        pools = sum_by_pool(of_class)
         for pool, capacity in pools.items():
             if pool not in self._histories and len(self._histories) >= _POOLS_MAX:
                 del self._histories[next(iter(self._histories))]
             history = self._histories.setdefault(pool, RateHistory())
             history.add_sample(capacity.items_per_s, now_s=now_s)
-        self._capacities = pools
+        self._capacities, self._versions = pools, versions_by_pool(of_class)
         if self._first_s is None or now_s - self._last_s >= OLD_S:
             self._first_s = now_s  # the replicas of all pools have to publish again
         self._last_s = now_s
@@ -64,4 +68,4 @@ class PoolRates:
         if capacity is None:
             return PoolState(has_replica=self._last_s - self._first_s < _WARM_S)
         rate = None if history is None else history.rate(float(max(1, capacity.concurrency)))
-        return PoolState(True, rate)
+        return PoolState(True, rate, self._versions)

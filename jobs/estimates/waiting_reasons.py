@@ -24,6 +24,9 @@ class WaitingReason(StrEnum):
     NO_REPLICA = "no_replica"
     """No replica of the pool accepts bulk work."""
 
+    NO_VERSION = "no_version"
+    """Replicas of the pool accept bulk work, but none has the version of the job's model."""
+
     BACKOFF = "backoff"
     """An execution failed, and the next one is scheduled."""
 
@@ -70,19 +73,27 @@ class PoolView:
     """What is known of the pool of a job."""
 
     has_replica: bool = True  # also while that is not known
+    has_version: bool = True  # whether a replica has the version of the job, the same
     of_tenant: float | None = None  # outstanding items of the tenant; None: not known
     of_all: float = 0.0  # and of all tenants
 
     @property
+    def without_replica(self) -> WaitingReason | None:
+        """Why no replica may run an item, None if one may."""
+        if not self.has_replica:
+            return WaitingReason.NO_REPLICA
+        return None if self.has_version else WaitingReason.NO_VERSION
+
+    @property
     def on_log(self) -> WaitingReason:
         """Why an emitted item waits."""
-        return WaitingReason.FAIR_TURN if self.has_replica else WaitingReason.NO_REPLICA
+        return self.without_replica or WaitingReason.FAIR_TURN
 
     @property
     def not_emitted(self) -> WaitingReason:
         """Why an item is not emitted."""
-        if not self.has_replica:
-            return WaitingReason.NO_REPLICA
+        if (reason := self.without_replica) is not None:
+            return reason
         if self.of_tenant == 0 and self.of_all:
             return WaitingReason.POOL_FULL
         return WaitingReason.WINDOW

@@ -65,6 +65,7 @@ class IntakeLoop:
         """Claim and emit what is possible now. Raises DeliveryError and `DATABASE_UNAVAILABLE`."""
         started_s = self.clock.monotonic_s()
         self.claims.refresh()
+        self.loads.versions.update(self.capacities.versions())
         with self.loads.current() as loads:
             metrics.OUTSTANDING_ITEMS.set(loads.outstanding)
             allowed, started_count = self._plan(loads, started_s)

@@ -15,6 +15,7 @@ from core.states import JobKind, JobState
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.known_claims import CLAIM_COLUMNS, claim_in
 from jobs.expansion.load_sums import JobLoad
+from jobs.expansion.served_versions import SEPARATOR
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
@@ -85,6 +86,20 @@ _ITEM_BYTES: Final = sa.cast(
 ).label("item_bytes")
 
 
+_PIN: Final = sa.func.jsonb_each(jobs.c.models).table_valued("value").alias("pin")
+_PINNED: Final = sa.func.coalesce(
+    sa.func.nullif(_PIN.c.value.op("->>")("base_version"), ""), _PIN.c.value.op("->>")("version")
+)
+# Of a file with several models, or one of an adapter, `models` has the versions; see
+# `required_versions`.
+_REQUIRED_VERSIONS: Final = sa.case(
+    (jobs.c.models.is_(None), jobs.c.model_version),
+    else_=sa.select(sa.func.string_agg(sa.distinct(_PINNED), SEPARATOR))
+    .select_from(_PIN)
+    .scalar_subquery(),
+).label("required_versions")
+
+
 _HELD: Final = sa.and_(job_leases.c.role == ROLE, job_leases.c.expires_at > sa.func.now())
 
 
@@ -123,6 +138,7 @@ def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any
             _epoch(jobs.c.expires_at).label("deadline_s"),
             sa.func.coalesce(_epoch(jobs.c.not_before), 0.0).label("not_before_s"),
             sa.func.coalesce(jobs.c.bulk_hours, "").label("bulk_hours"),
+            _REQUIRED_VERSIONS,
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Final
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from jobs.expansion.job_loads import OPEN, find_leases, loads_query
 from jobs.expansion.job_openings import JobOpenings, jobs_of
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
+from jobs.expansion.served_versions import PoolVersions, ServedVersions, has_versions
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 
 _IDS: Final = sa.ARRAY(sa.Uuid)
@@ -86,7 +88,7 @@ class OpenLoads:
     snapshot: str = ""
     by_id: dict[UUID, JobLoad] = field(default_factory=dict)
     sums: LoadSums = field(default_factory=LoadSums)
-    """Without jobs of unavailable partitions."""
+    """Without jobs of unavailable partitions, and those whose version no replica has."""
 
     outstanding: int = 0  # items of all jobs
     outstanding_by_pool: dict[str, dict[UUID, JobLoad]] = field(default_factory=dict)
@@ -99,16 +101,18 @@ class OpenLoads:
     """Leased jobs of every process, and whether the lease is suspended."""
 
     results: ResultPartitions = field(default_factory=ResultPartitions)
+    versions: ServedVersions = field(default_factory=ServedVersions)
     openings: JobOpenings = field(default_factory=JobOpenings)
     _unavailable: frozenset[int] = frozenset()
+    _by_pool: PoolVersions = field(default_factory=dict)
 
     def find(self, job_id: UUID) -> JobLoad | None:
-        """Return the load of an open job; None also if its partition is unavailable."""
+        """Return the load of an open job; None also if it is not in `sums`."""
         return self._counted(self.by_id.get(job_id))
 
     def counted(self) -> Iterable[JobLoad]:
-        """Return the loads of all jobs except those of unavailable partitions, as in `sums`."""
-        if not self._unavailable:
+        """Return the loads of the jobs in `sums`."""
+        if not (self._unavailable or self._by_pool):
             return self.by_id.values()
         return [load for load in self.by_id.values() if self._counted(load) is not None]
 
@@ -140,6 +144,14 @@ class OpenLoads:
         if after is not None and after.outstanding:
             self.outstanding_by_pool.setdefault(after.pool, {})[after.job_id] = after
 
+    def differs_from(self, other: "OpenLoads") -> bool:
+        """Whether sums differ although they leave out the same jobs."""
+        leaves_out_others = (self._unavailable, self._by_pool) != (
+            other._unavailable,  # noqa: SLF001  of the same class
+            other._by_pool,  # noqa: SLF001
+        )
+        return not leaves_out_others and self.sums.by_pool != other.sums.by_pool
+
     def apply(self, connection: sa.Connection, *, hours_at_once: bool = False) -> bool:
         """Read what changed since the snapshot; return False if the server is another one.
 
@@ -154,11 +166,13 @@ class OpenLoads:
         self._apply_openings(connection, at_once=hours_at_once)
         self.leases = leases
         self._apply_partitions()
+        self._apply_versions()
         return True
 
     def load_all(self, connection: sa.Connection) -> None:
         """Read the rows of all open jobs, into empty loads."""
         self._apply_partitions()
+        self._apply_versions()
         self._apply_rows(connection.execute(ALL_OPEN).all())
         self._apply_openings(connection, at_once=True)
         self.leases = find_leases(connection)
@@ -174,11 +188,13 @@ class OpenLoads:
                 self.replace(job_id, load)
 
     def _apply_rows(self, rows: Iterable[Sequence[Any]]) -> None:
-        for server, snapshot, now_s, is_open, job_id, *rest in rows:
+        for server, snapshot, now_s, is_open, job_id, *rest, versions in rows:
             self.server, self.snapshot, self.openings.now_s = server, snapshot, now_s
             if job_id is None:
                 return  # the only row: nothing changed
-            self.replace(job_id, JobLoad(job_id, *rest) if is_open else None)
+            # Many jobs have the same versions.
+            load = JobLoad._make((job_id, *rest, intern(versions))) if is_open else None
+            self.replace(job_id, load)
 
     def _apply_partitions(self) -> None:
         if self._unavailable != self.results.unavailable:
@@ -186,10 +202,29 @@ class OpenLoads:
             counted = (self._counted(load) for load in self.by_id.values())
             self.sums = LoadSums.of(load for load in counted if load is not None)
 
+    def _apply_versions(self) -> None:
+        """Add the jobs whose version is served now, and remove those whose version is not."""
+        before, after = self._by_pool, self.versions.by_pool
+        if before is after:
+            return
+        changed = {
+            pool for pool in before.keys() | after.keys() if before.get(pool) != after.get(pool)
+        }
+        loads = [load for load in self.by_id.values() if load.pool in changed]
+        were_counted = [self._counted(load) for load in loads]
+        self._by_pool = after
+        for load, was_counted in zip(loads, were_counted, strict=True):
+            is_counted = self._counted(load)
+            if is_counted is not was_counted:
+                self.sums.replace(was_counted, is_counted)
+
     def _counted(self, load: JobLoad | None) -> JobLoad | None:
-        if load is None or not self._unavailable:
+        """Return the load if its job takes part in windows, else None."""
+        if load is None or not (self._unavailable or self._by_pool):
             return load
-        return None if results_partition(load.job_id) in self._unavailable else load
+        if results_partition(load.job_id) in self._unavailable:
+            return None
+        return load if has_versions(self._by_pool, load.pool, load.required_versions) else None
 
 
 @dataclass(slots=True)
@@ -198,6 +233,7 @@ class LoadCache:
 
     engine: sa.Engine
     results: ResultPartitions
+    versions: ServedVersions = field(default_factory=ServedVersions)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loads: OpenLoads | None = None
 
@@ -233,13 +269,13 @@ class LoadCache:
                 if not fresh.apply(connection, hours_at_once=True):
                     return
                 is_known = known is not None and known.apply(connection, hours_at_once=True)
-            if is_known and known is not None and known.sums.by_pool != fresh.sums.by_pool:
+            if is_known and known is not None and known.differs_from(fresh):
                 metrics.LOAD_MISMATCHES.inc()
                 _LOG.error("loads in memory differed from their rows")
             self._loads = fresh
 
     def _load_all(self) -> OpenLoads:
-        loads = OpenLoads(results=self.results)
+        loads = OpenLoads(results=self.results, versions=self.versions)
         with self.engine.begin() as connection:
             loads.load_all(connection)
         return loads

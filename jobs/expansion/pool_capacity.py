@@ -7,9 +7,11 @@ from uuid import UUID
 
 from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
+from jobs.expansion.served_versions import versions_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef
+from topics.records.served_versions import is_starting
 from topics.tail_readers.tail_reader_thread import decode_records
 
 POLL_INTERVAL_S: Final = 0.1
@@ -46,13 +48,16 @@ class PoolCapacities:
                     continue
                 now_s = self._clock.monotonic_s()
                 self._newest[record.key] = capacity, now_s
+                if is_starting(capacity):
+                    continue  # it has not joined
                 if before is None or before[0].epoch != capacity.epoch:
                     self._joined_s[capacity.pool] = now_s
 
     def joined_s(self) -> dict[str, float]:
         """Return when the newest replica of each pool joined, in monotonic seconds.
 
-        A replica joins when it starts, gets other partitions, or publishes again after a silence.
+        A replica joins when it has its model, gets other partitions, or publishes again after a
+        silence.
         """
         with self._lock:
             return dict(self._joined_s)
@@ -60,6 +65,10 @@ class PoolCapacities:
     def pools(self) -> dict[str, PoolCapacity]:
         """Return the pools with an available replica that published recently."""
         return sum_by_pool(self._recent())
+
+    def versions(self) -> dict[str, frozenset[str]]:
+        """Return the versions that pools have warm; see `versions_by_pool`."""
+        return versions_by_pool(self._recent())
 
     def batcher_count(self) -> int:
         """Return how many batchers the replicas grant items to."""

@@ -20,6 +20,7 @@ from jobs.expansion.job_loads import request_counts, request_loads
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.load_sums import JobLoad
 from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.served_versions import has_versions
 from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.tables.jobs import jobs
 
@@ -113,7 +114,7 @@ REQUESTS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class StallRecovery:
-    """Re-emits a job that stalls although its pool has capacity.
+    """Re-emits a job that stalls although its pool has capacity for its model version.
 
     A lost single request is re-emitted as a bulk item, so its answer reaches Postgres only; a
     client that waits on a connection has to send the request again.
@@ -145,7 +146,12 @@ class StallRecovery:
         in_flight = capacities.in_flight_jobs()
         watched = self.loads.results.available(loads + requests)
         stalled = self.watch.find_stalled(watched, now_s, rates, joined_s, unlisted, in_flight)
-        job_ids = [load.job_id for load in stalled if load.pool in pools]
+        versions = capacities.versions()
+        job_ids = [
+            load.job_id
+            for load in stalled
+            if load.pool in pools and has_versions(versions, load.pool, load.required_versions)
+        ]
         for job_id in self._find_due(job_ids):
             self._re_emit(job_id, now_s)
 

@@ -15,9 +15,11 @@ from api.online.call_errors import retry_after_seconds
 from api.online.exchange import RawHeaders
 from api.runtime.token_bucket import TokenBucket
 from jobs.expansion.pool_capacity import sum_by_pool
+from jobs.expansion.served_versions import PoolVersions, has_versions, versions_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity
+from topics.records.records import Capacity, JobRef
+from topics.records.served_versions import is_starting, required_version
 from topics.tail_readers.tail_reader_thread import decode_records
 
 SILENCE_S_MAX: Final = 3.0
@@ -38,6 +40,7 @@ class PoolStates:
         self._since_s = since_s
         self._reports: dict[tuple[str, str], tuple[Capacity, float]] = {}  # by replica, class
         self._pools: dict[str, PoolCapacity] = {}  # replaced as a whole, so readers need no lock
+        self._versions: PoolVersions = {}  # the same
         self._last_seen_s: dict[str, float] = {}  # by pool, of any report
         self.replicas = ReplicaLiveness()
 
@@ -46,19 +49,21 @@ class PoolStates:
         for _, capacity in decode_records(Capacity, records):
             if capacity is None:
                 continue
-            self._last_seen_s[capacity.pool] = now_s
-            self.replicas.record_capacity(capacity.replica_id, now_s=now_s)
+            if not is_starting(capacity):
+                self._last_seen_s[capacity.pool] = now_s
+                self.replicas.record_capacity(capacity.replica_id, now_s=now_s)
             self._reports[capacity.replica_id, capacity.job_class] = (capacity, now_s)
         self._reports = {
             place: (capacity, received_s)
             for place, (capacity, received_s) in self._reports.items()
             if now_s - received_s <= SILENCE_S_MAX
         }
-        self._pools = sum_by_pool(
+        of_calls = [
             capacity
             for (_, job_class), (capacity, _) in self._reports.items()
             if job_class == _JOB_CLASS
-        )
+        ]
+        self._pools, self._versions = sum_by_pool(of_calls), versions_by_pool(of_calls)
 
     def reports(self, *, now_s: float) -> list[Capacity]:
         """Return the newest report of each replica and class that is not silent."""
@@ -72,6 +77,12 @@ class PoolStates:
     def find(self, pool: str) -> PoolCapacity | None:
         """Return the capacity of a pool, or None when none of its replicas accepts calls."""
         return self._pools.get(pool)
+
+    def serves(self, job: JobRef) -> bool:
+        """Whether a replica accepts calls of the pool and model version of a job."""
+        if job.pool not in self._pools:
+            return False
+        return has_versions(self._versions, job.pool, required_version(job))
 
     def last_seen_s(self, pool: str) -> float:
         """Return when a replica of the pool last reported, draining replicas included."""

@@ -16,6 +16,8 @@ from api.runtime.token_bucket import TokenBucket
 from core.ids import new_uuid
 from jobs.expansion.windows import PoolCapacity
 from tests.support.capacity_records import capacity_record
+from tests.unit.batcher.builders import job_ref
+from topics.records.records import LoadedModel
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, 1), (1.2, 2), (1e9, 59)])
@@ -54,6 +56,27 @@ def test_any_report_counts_as_seen_but_only_online_capacity_counts() -> None:
 
     assert pools.last_seen_s("p") == 7.0
     assert pools.last_seen_s("other") == 0.5
+
+
+def test_only_a_replica_with_the_version_of_a_call_serves_it() -> None:
+    pools = PoolStates(since_s=0.0)
+    job = job_ref(pool="p", model_version="a1", base_version="v1")
+    assert not pools.serves(job)
+    pools.apply_records([record("a", models=[LoadedModel("v2", "warm")])], now_s=1.0)
+    assert not pools.serves(job)
+    pools.apply_records([record("b", models=[LoadedModel("v1", "warm")])], now_s=1.0)
+    assert pools.serves(job)
+    pools.apply_records([record("b", models=[], epoch=2)], now_s=1.0)
+    assert pools.serves(job)  # of an earlier release
+
+
+def test_a_replica_that_loads_its_model_is_shown_and_counts_for_nothing() -> None:
+    pools = PoolStates(since_s=0.5)
+    pools.apply_records(
+        [record("a", available=False, models=[LoadedModel("v1", "loading")])], now_s=1.0
+    )
+    assert len(pools.reports(now_s=1.0)) == 1
+    assert (pools.find("p"), pools.last_seen_s("p")) == (None, 0.5)
 
 
 def test_execution_times_are_a_moving_average() -> None:

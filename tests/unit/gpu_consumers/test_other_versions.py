@@ -1,5 +1,7 @@
 """Goal: work of another version is requeued without a trace, and answers name their engine."""
 
+from uuid import UUID
+
 import pytest
 from msgspec.structs import replace
 
@@ -97,12 +99,15 @@ async def test_a_call_of_another_version_is_requeued_and_fails_at_last() -> None
     assert replica.finished_count == OTHER_VERSION_MAX + 1
 
 
-async def test_a_redelivered_call_of_another_version_asks_nobody() -> None:
+async def test_a_redelivered_call_of_another_version_needs_its_caller_first() -> None:
+    """The caller has perhaps got pieces of it: then it must end, and not wait for a replica."""
     replica = OnlineReplica(served=OTHER)
-    await replica.complete(call_chunk(), is_redelivered=True)
+    await replica.hold(call_chunk(), is_redelivered=True)
+    assert (len(replica.log.permission_requests), replica.log.requeued) == (1, [])
+    replica.receive_caller_record(permitted=[UUID(int=1)])
+    await replica.wait_ended()
     (chunk,) = replica.log.requeued
-    assert chunk.redelivered
-    assert replica.log.permission_requests == []
+    assert not chunk.redelivered  # nothing of it runs any more
 
 
 async def test_a_call_of_another_version_whose_caller_left_is_dropped() -> None:

@@ -8,7 +8,7 @@ from jobs.expansion.windows import PoolCapacity
 from tests.support.capacity_records import capacity_record
 from tests.support.clock import ManualClock
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import JobRef, OutputMean
+from topics.records.records import JobRef, LoadedModel, OutputMean
 
 
 def test_capacities_of_available_bulk_replicas_add_up() -> None:
@@ -119,3 +119,25 @@ def test_the_expected_output_is_what_the_replicas_of_the_pool_learned() -> None:
     assert expected(one, pool="another") == OUTPUT_TOKENS_PRIOR
     capacities.update([capacity_record("r1", output_means=[OutputMean(chat, one, 50.0)])])
     assert (expected(one), expected(other)) == (40.0, OUTPUT_TOKENS_PRIOR)
+
+
+def test_a_replica_that_loads_its_model_counts_for_nothing() -> None:
+    capacities = PoolCapacities(ManualClock())
+    for number, state in enumerate(("loading", "refused")):
+        models = [LoadedModel("v1", state)]
+        capacities.update([capacity_record(f"r{number}", available=False, models=models)])
+    assert (capacities.pools(), capacities.joined_s(), capacities.versions()) == ({}, {}, {})
+
+
+def test_the_versions_of_a_pool_are_those_of_its_available_replicas() -> None:
+    capacities = PoolCapacities(ManualClock())
+    for replica, version, available in (
+        ("r1", "v1", True),
+        ("r2", "v2", True),
+        ("r3", "v3", False),
+    ):
+        models = [LoadedModel(version, "warm")]
+        capacities.update([capacity_record(replica, available=available, models=models)])
+    assert capacities.versions() == {"pool-small": frozenset({"v1", "v2"})}
+    capacities.update([capacity_record("of an earlier release")])
+    assert capacities.versions() == {}

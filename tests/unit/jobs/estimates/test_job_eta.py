@@ -1,5 +1,6 @@
 """Goal: the end of a batch is known only where its hours and its items allow it."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from jobs.estimates.pool_work import JobPosition, TenantJobs, TenantSums
 JOB, TENANT = UUID(int=1), UUID(int=2)
 NOW_S = 3600.0  # 01:00 UTC
 RATE = PoolRate(10.0)
+NO_VERSIONS: Mapping[str, frozenset[str]] = {}
 
 
 def row_of(**columns: Any) -> SimpleNamespace:
@@ -25,16 +27,24 @@ def row_of(**columns: Any) -> SimpleNamespace:
         "id": JOB, "tenant_id": TENANT, "pool": "pool", "total_count": 9000, "total_final": True,
         "sealed": True, "succeeded": 0, "failed": 0, "cancelled": 0, "expired": 0, "copied": 0,
         "paused_at": None, "quarantined_until": None, "not_before": None, "bulk_hours": None,
+        "model_version": "v1", "models": None,
         "tenant_bulk_hours": None, "expires_at": datetime.fromtimestamp(90_000, UTC),
     }  # fmt: skip
     return SimpleNamespace(**row | columns)
 
 
-def shown(row: Any, *, emitted: int = 100, copies: int = 0, left: float = 9000.0) -> Any:
+def shown(
+    row: Any,
+    *,
+    emitted: int = 100,
+    copies: int = 0,
+    left: float = 9000.0,
+    versions: Mapping[str, frozenset[str]] = NO_VERSIONS,
+) -> Any:
     work = JobWork(JOB, 0, 0.0, left, has_started=True)
     jobs = TenantJobs({JOB: work}, work_ahead([work])) if left else TenantJobs()
     estimate = PoolEstimate({TENANT: TenantWork(left)}, RATE)
-    pool = PoolSnapshot(PoolState(True, RATE), estimate, {TENANT: TenantSums(left)})
+    pool = PoolSnapshot(PoolState(True, RATE, versions), estimate, {TENANT: TenantSums(left)})
     return eta_of(row, JobPosition(emitted, copies), jobs, pool, NOW_S)
 
 
@@ -89,3 +99,25 @@ def test_more_files_may_come_after_all_items_have_ended() -> None:
 
 def test_a_batch_that_is_not_in_the_sums_is_too_new() -> None:
     assert shown(row_of(), emitted=0, left=0.0)["reason"] == "too_new"
+
+
+@pytest.mark.parametrize(
+    ("versions", "models", "reason"),
+    [
+        ({}, None, None),
+        ({"other": frozenset()}, None, None),
+        ({"pool": frozenset({"v1", "v2"})}, None, None),
+        ({"pool": frozenset({"v2"})}, None, "no_version"),
+        ({"pool": frozenset({"b"})}, {"a": {"version": "v1", "base_version": "b"}}, None),
+        ({"pool": frozenset({"v1"})}, {"a": {"version": "v1", "base_version": "b"}}, "no_version"),
+        (
+            {"pool": frozenset({"v1"})},
+            {"m": {"version": "v1", "base_version": ""}, "n": {"version": "v2"}},
+            "no_version",
+        ),
+    ],
+)
+def test_a_batch_whose_version_no_replica_has_has_no_end(
+    versions: Mapping[str, frozenset[str]], models: Any, reason: str | None
+) -> None:
+    assert shown(row_of(models=models), versions=versions)["reason"] == reason

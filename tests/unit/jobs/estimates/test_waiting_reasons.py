@@ -60,6 +60,8 @@ def test_a_pool_is_full_when_only_other_tenants_have_items_on_the_log() -> None:
 def test_without_a_replica_only_retries_and_copies_wait_for_something_else() -> None:
     found = waiting_histogram(COUNTED, None, PoolView(has_replica=False))
     assert found == {"no_replica": 78, "backoff": 7, "copy": 5}
+    found = waiting_histogram(COUNTED, None, PoolView(has_version=False))
+    assert found == {"no_version": 78, "backoff": 7, "copy": 5}
 
 
 @pytest.mark.parametrize(
