@@ -26,7 +26,7 @@ from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
 from gpu_consumers.engines.simulated.engine_hash import simulated_engine_hash
 from gpu_consumers.engines.warm_up import WarmUpError, warm_up
 from gpu_consumers.flow_control.loading_state import LoadingState
-from gpu_consumers.flow_control.served_models import ServedModels
+from gpu_consumers.flow_control.replica_models import ServedModels
 from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog

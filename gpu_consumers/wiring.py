@@ -25,7 +25,7 @@ from gpu_consumers.flow_control.capacity_publisher import (
     PoolHealth,
     ReplicaIdentity,
 )
-from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
@@ -126,13 +126,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     database_time, attribution = DatabaseTime(max), CrashAttribution(host=host)
     capacities = {
         job_class: CapacityPublisher(
-            ReplicaIdentity(
-                replica_id=replica_id,
-                pool=settings.pool,
-                job_class=job_class,
-                batch_items=settings.batch_items,
-                served=served,
-            ),
+            _identity(settings, replica_id, job_class, served),
             producer,
             partial(_concurrency, engine, job_class),
             clock,
@@ -163,6 +157,18 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     liveness = BatchLiveness(controls, database_time, clock)
     replica = _replica(shared, capacities, liveness, control_changed, silence_s_max)
     return replica, closing
+
+
+def _identity(
+    settings: ReplicaSettings, replica_id: str, job_class: str, served: ServedModels
+) -> ReplicaIdentity:
+    return ReplicaIdentity(
+        replica_id=replica_id,
+        pool=settings.pool,
+        job_class=job_class,
+        batch_items=settings.batch_items,
+        served=served,
+    )
 
 
 def _replica(

@@ -19,7 +19,7 @@ from gpu_consumers.adapters.adapter_slots import adapter_of
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
-from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
 from gpu_consumers.flow_control.token_usage import item_charges
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,

@@ -23,7 +23,7 @@ from gpu_consumers.flow_control.grants import (
 )
 from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
 from gpu_consumers.flow_control.output_samples import OutputSamples
-from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
 from gpu_consumers.flow_control.token_usage import TokenUsage
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer

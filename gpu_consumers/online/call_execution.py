@@ -14,7 +14,7 @@ from gpu_consumers import metrics
 from gpu_consumers.cancellation.liveness import CallLiveness
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
-from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
 from gpu_consumers.inflight.online_call import NO_ANSWER, REQUEUED, CallAbortReason, OnlineCall

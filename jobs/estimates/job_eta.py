@@ -24,7 +24,7 @@ from jobs.estimates.waiting_reasons import (
     WaitingReason,
     waiting_histogram,
 )
-from jobs.expansion.served_versions import has_versions, required_versions
+from jobs.expansion.pool_versions import has_versions, required_versions
 from jobs.store.job_schedule import job_opening
 
 _WINDOWS_MAX: Final = 64  # of bulk hours that follow each other without a gap

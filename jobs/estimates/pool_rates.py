@@ -6,7 +6,7 @@ from typing import Final
 
 from core.estimates.rate_history import PoolRate, RateHistory
 from jobs.expansion.pool_capacity import sum_by_pool
-from jobs.expansion.served_versions import PoolVersions, versions_by_pool
+from jobs.expansion.pool_versions import PoolVersions, versions_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.records import Capacity
 

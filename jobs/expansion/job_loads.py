@@ -15,7 +15,7 @@ from core.states import JobKind, JobState
 from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.known_claims import CLAIM_COLUMNS, claim_in
 from jobs.expansion.load_sums import JobLoad
-from jobs.expansion.served_versions import SEPARATOR
+from jobs.expansion.pool_versions import SEPARATOR
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day

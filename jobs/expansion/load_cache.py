@@ -23,8 +23,8 @@ from jobs import metrics
 from jobs.expansion.job_loads import OPEN, find_leases, loads_query
 from jobs.expansion.job_openings import JobOpenings, jobs_of
 from jobs.expansion.load_sums import JobLoad, LoadSums
+from jobs.expansion.pool_versions import PoolVersions, ServedVersions, has_versions
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
-from jobs.expansion.served_versions import PoolVersions, ServedVersions, has_versions
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 
 _IDS: Final = sa.ARRAY(sa.Uuid)

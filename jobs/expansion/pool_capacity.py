@@ -7,7 +7,7 @@ from uuid import UUID
 
 from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
-from jobs.expansion.served_versions import versions_by_pool
+from jobs.expansion.pool_versions import versions_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef

@@ -20,7 +20,7 @@ from jobs.expansion.job_loads import request_counts, request_loads
 from jobs.expansion.load_cache import LoadCache
 from jobs.expansion.load_sums import JobLoad
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.expansion.served_versions import has_versions
+from jobs.expansion.pool_versions import has_versions
 from jobs.recovery.re_emit import ReEmitter, re_emit_due
 from jobs.tables.jobs import jobs
 

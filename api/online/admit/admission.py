@@ -15,7 +15,7 @@ from api.online.call_errors import retry_after_seconds
 from api.online.exchange import RawHeaders
 from api.runtime.token_bucket import TokenBucket
 from jobs.expansion.pool_capacity import sum_by_pool
-from jobs.expansion.served_versions import PoolVersions, has_versions, versions_by_pool
+from jobs.expansion.pool_versions import PoolVersions, has_versions, versions_by_pool
 from jobs.expansion.windows import PoolCapacity
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef

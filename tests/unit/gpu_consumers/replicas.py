@@ -18,7 +18,7 @@ from gpu_consumers.flow_control.capacity_publisher import (
     PoolHealth,
     ReplicaIdentity,
 )
-from gpu_consumers.flow_control.served_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion

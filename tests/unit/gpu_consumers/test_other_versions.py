@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gpu_consumers.bulk import batch_execution
 from gpu_consumers.engines.error_answers import error_code_of
-from gpu_consumers.flow_control.served_models import ServedModels
+from gpu_consumers.flow_control.replica_models import ServedModels
 from gpu_consumers.online import call_execution
 from gpu_consumers.online.call_execution import OTHER_VERSION_MAX
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jobs.expansion.load_cache import OpenLoads
 from jobs.expansion.load_sums import JobLoad, LoadSums
-from jobs.expansion.served_versions import has_versions
+from jobs.expansion.pool_versions import has_versions
 
 POOLS = ("p", "q")
 VERSIONS = ("v1", "v2", "v1\nv2")
