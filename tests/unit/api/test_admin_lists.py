@@ -1,0 +1,41 @@
+"""Goal: operators see which versions a pool has warm, and which replicas load or refused theirs."""
+
+from api.admin.admin_list_routes import _pool_object, _replica_object
+from topics.records.records import Capacity, LoadedModel
+
+WARM = LoadedModel("v1", "warm", "e1", ["a1"])
+
+
+def report(replica: str, *models: LoadedModel, available: bool = True) -> Capacity:
+    return Capacity(replica, 1, "p", "bulk", [0], {}, 10.0, 4, available, models=[*models])
+
+
+def test_a_pool_counts_replicas_that_serve_and_names_their_versions() -> None:
+    reports = [
+        report("r1", WARM),
+        report("r2", LoadedModel("v2", "warm"), available=False),
+        report("r3", LoadedModel("v3", "loading"), available=False),
+        report("r4", LoadedModel("v4", "refused"), available=False),
+        report("r5"),
+    ]
+    classes = _pool_object("p", {}, reports)["classes"]
+    assert isinstance(classes, dict)
+    assert classes["bulk"] == {
+        "replicas": 3,
+        "available_replicas": 2,
+        "loading_replicas": 1,
+        "refused_replicas": 1,
+        "warm_versions": ["v1"],
+        "items_per_s": 20.0,
+        "concurrency": 8,
+    }
+
+
+def test_a_replica_shows_its_models() -> None:
+    assert _replica_object(report("r1", WARM))["models"] == [
+        {"version": "v1", "state": "warm", "engine_hash": "e1", "adapters": ["a1"]}
+    ]
+    loading = _replica_object(report("r1", LoadedModel("", "loading"), available=False))
+    assert loading["models"] == [
+        {"version": None, "state": "loading", "engine_hash": None, "adapters": []}
+    ]
