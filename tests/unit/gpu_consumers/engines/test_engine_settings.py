@@ -49,7 +49,7 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
             VLLM | {"MODEL_PATH": "/m", "TRUSTED_KEYS": "/k"},
             "trusted_keys belongs to model_version",
         ),
-        (SIMULATED | VERSION, "model_version belongs to vllm"),
+        (SIMULATED | VERSION, "trusted_keys belongs to vllm"),
         ({"KIND": "openai_http", "MODEL_NAME": "m"}, "openai_http needs upstream"),
         (HTTP | {"UPSTREAM": "host:8000"}, "UPSTREAM"),
         (SIMULATED | {"CONCURRENCY": "0"}, "CONCURRENCY"),
