@@ -192,9 +192,8 @@ class OpenLoads:
             self.server, self.snapshot, self.openings.now_s = server, snapshot, now_s
             if job_id is None:
                 return  # the only row: nothing changed
-            # Many jobs have the same versions.
-            load = JobLoad._make((job_id, *rest, intern(versions))) if is_open else None
-            self.replace(job_id, load)
+            fields = (job_id, *rest, intern(versions))  # many jobs have the same versions
+            self.replace(job_id, JobLoad(*fields) if is_open else None)
 
     def _apply_partitions(self) -> None:
         if self._unavailable != self.results.unavailable:

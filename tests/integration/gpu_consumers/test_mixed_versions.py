@@ -108,7 +108,7 @@ def pool(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Mi
 @pytest.mark.timeout(240)
 def test_each_item_runs_where_its_version_is_or_waits_for_it(pool: MixedPool) -> None:
     first = pool.start("first", V1)
-    pool.start("second", V2)
+    second = pool.start("second", V2)
     jobs = [pool.send(1, V1), pool.send(2, V2)]
     until(lambda: all(pool.ran_count(job) == COUNT for job in jobs), timeout_s=60)
 
@@ -117,6 +117,7 @@ def test_each_item_runs_where_its_version_is_or_waits_for_it(pool: MixedPool) ->
     until(lambda: pool.ran_count(interrupted) > 0, timeout_s=30)
     first.process.kill_and_reap()
     until(lambda: pool.reason(interrupted) is WaitingReason.NO_VERSION, timeout_s=30)
+    until(lambda: second.metrics().get("millrace_items_other_version_total"), timeout_s=30)
     others = pool.send(4, V2)
     until(lambda: pool.ran_count(others) == COUNT, timeout_s=60)
     assert pool.reason(others) is WaitingReason.FAIR_TURN

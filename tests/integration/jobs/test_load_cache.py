@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from jobs import metrics
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.load_cache import CHANGES, LoadCache, changes_since
+from jobs.expansion.pool_versions import required_versions
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing import leases
 from jobs.tables.jobs import job_counters, job_cursors, jobs
@@ -212,3 +213,56 @@ def test_jobs_follow_the_hours_of_their_tenant(engine: sa.Engine, cache: LoadCac
     cache.reconcile()  # reads the hours at once
     assert metrics.LOAD_MISMATCHES._value.get() == before
     assert emitting() == [True, True]
+
+
+def test_a_load_names_the_versions_of_base_models_that_its_job_needs(engine: sa.Engine) -> None:
+    pins: dict[str, Any] = {
+        "one": None,
+        "an adapter": {"a": {"version": "a1", "base_version": "b1"}},
+        "several": {
+            "m": {"version": "v2", "base_version": ""},
+            "n": {"version": "v1", "base_version": None},
+            "a": {"version": "a1", "base_version": "v1"},
+        },
+    }
+    with engine.begin() as connection:
+        tenant = add_tenant(connection)
+        ids = {
+            name: add_running_job(
+                connection,
+                tenant,
+                300,
+                model_version="v0",
+                models=sa.null() if models is None else models,
+            )
+            for name, models in pins.items()
+        }
+        rows = {
+            name: connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
+            for name, job_id in ids.items()
+        }
+    cache = LoadCache(engine, ResultPartitions())
+    with cache.current() as loads:
+        found = {name: loads.by_id[job_id].required_versions for name, job_id in ids.items()}
+    assert found == {"one": "v0", "an adapter": "b1", "several": "v1\nv2"}
+    assert found == {name: required_versions(row) for name, row in rows.items()}
+
+
+def test_a_job_whose_version_no_replica_has_takes_no_part_until_one_has(
+    engine: sa.Engine,
+) -> None:
+    with engine.begin() as connection:
+        tenant = add_tenant(connection)
+        new = add_running_job(connection, tenant, 300, pool="pool-small", model_version="v2")
+        old = add_running_job(connection, tenant, 300, pool="pool-small", model_version="v1")
+    cache = LoadCache(engine, ResultPartitions())
+    for versions, expected in (
+        ({}, {new, old}),
+        ({"pool-small": frozenset({"v1"})}, {old}),
+        ({"pool-small": frozenset({"v1", "v2"})}, {new, old}),
+    ):
+        cache.versions.update(versions)
+        with cache.current() as loads:
+            assert {load.job_id for load in loads.counted()} & {new, old} == expected
+            assert {one for one in (new, old) if loads.find(one)} == expected
+        cache.reconcile()
