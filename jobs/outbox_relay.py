@@ -23,7 +23,7 @@ from core.clock import Clock
 from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
 from jobs.store.session_lock import SessionLock
-from jobs.tables.outbox import outbox
+from storage.postgres.outbox import outbox
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.clients.tracked_sends import TrackedSends

@@ -4,12 +4,12 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from jobs.tables import files, idempotency, jobs, outbox, quarantines, retries
+from jobs.tables import files, idempotency, jobs, quarantines, retries
 from jobs.tables import jobs as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
 from results.webhooks import tables as webhooks_tables
-from storage.postgres import items, watermark_row
+from storage.postgres import items, outbox, watermark_row
 from storage.postgres.metadata import metadata
 from tenancy import deletions, tables
 from tenancy import tables as tenancy_tables

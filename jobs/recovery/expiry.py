@@ -20,13 +20,13 @@ from jobs.input.line_checks import ErrorCode, LineError
 from jobs.store.job_closing import close_values, drop_unvalidated_files
 from jobs.store.outbox import (
     NOTIFY_JOBS,
-    NOTIFY_OUTBOX,
     copies_insert,
     event_insert,
     publish_close,
 )
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from jobs.validation.verdicts import VALIDATION_DUE
+from storage.postgres.outbox import NOTIFY_OUTBOX
 
 _SWEEP_MAX: Final = 100
 

@@ -15,10 +15,10 @@ from core.states import TERMINAL_STATES, CloseReason, JobKind
 from jobs.store.controls import write_control_state
 from jobs.store.files import UNFINISHED
 from jobs.store.keyset_pages import position_of
-from jobs.store.outbox import NOTIFY_OUTBOX, closed_control, outbox_insert
+from jobs.store.outbox import closed_control, outbox_insert
 from jobs.tables.jobs import job_leases, jobs
-from jobs.tables.outbox import outbox
 from jobs.validation.verdicts import APPEND_DUE
+from storage.postgres.outbox import NOTIFY_OUTBOX, outbox
 from topics.records.catalogue import CONTROL
 from topics.records.partitioner import job_partition
 

@@ -25,11 +25,12 @@ from jobs.store.job_closing import cancel_owned_job
 from jobs.store.job_options import JobOptions, window_seconds
 from jobs.store.job_schedule import check_schedule
 from jobs.store.keyset_pages import Page, PageCursor, read_page, unknown_cursor_error
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
+from jobs.store.outbox import NOTIFY_JOBS, event_insert
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from registry.models import ENDPOINTS
 from storage.postgres.database_times import seconds
+from storage.postgres.outbox import NOTIFY_OUTBOX
 from tenancy.tables import tenants
 from tenancy.tenants import has_zero_retention
 

@@ -21,9 +21,10 @@ from jobs.store.files import find_input
 from jobs.store.job_closing import lock_counters, lock_owned_job, settle_if_complete
 from jobs.store.job_options import WINDOW_S_MAX, WINDOW_S_MIN, check_priority, window_seconds
 from jobs.store.job_schedule import check_schedule, checked_hours, checked_not_before
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, outbox_insert
+from jobs.store.outbox import NOTIFY_JOBS, outbox_insert
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
+from storage.postgres.outbox import NOTIFY_OUTBOX
 from tenancy.tables import tenants
 from topics.records.catalogue import CONTROL
 from topics.records.records import JobControl

@@ -11,9 +11,10 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import STOPPED_EARLY, TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert, publish_close
+from jobs.store.outbox import NOTIFY_JOBS, event_insert, publish_close
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, jobs
+from storage.postgres.outbox import NOTIFY_OUTBOX
 
 _NO_MORE_FILES: Final = {"sealed": True, "total_final": True}
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.states import CloseReason, JobState
 from jobs.store.days import job_day
-from jobs.tables.outbox import outbox
+from storage.postgres.outbox import record_insert
 from topics.records.catalogue import CONTROL, EVENTS, RESULTS, Topic
 from topics.records.codec import encode, kind_headers
 from topics.records.partitioner import job_partition
@@ -16,9 +16,6 @@ from topics.records.records import CopiesDue, JobClose, JobControl, JobEvent, Re
 
 CONTROL_CLOSED_VERSION = 2**31 - 1
 """Version of the control record that closes a job: the last one."""
-
-NOTIFY_OUTBOX = sa.text("SELECT pg_notify('millrace_outbox', '')")
-"""Notifies the relay when the transaction commits."""
 
 NOTIFY_JOBS = sa.text("SELECT pg_notify('millrace_jobs', '')")
 """Notifies intake and the finaliser when the transaction commits."""
@@ -28,18 +25,14 @@ NOTIFY_REQUESTS = sa.text("SELECT pg_notify('millrace_requests', '')")
 
 
 def outbox_insert(topic: Topic, record: Record, *, job_id: UUID) -> sa.Insert:
-    """Return the statement that inserts `record`, keyed by its job, into the outbox.
-
-    It returns no id: a database role that may insert rows may not read the rows of other tenants.
-    """
-    values = outbox.insert().values(
-        topic=topic.name,
+    """Return the statement that inserts `record`, keyed by its job, into the outbox."""
+    return record_insert(
+        topic.name,
         partition=job_partition(job_id, topic.partition_count),
         key=job_id.bytes,
-        headers=[[name, value.decode()] for name, value in kind_headers(type(record))],
+        headers=kind_headers(type(record)),
         value=encode(record),
     )
-    return values.inline()
 
 
 def event_insert(job_id: UUID, tenant_id: UUID, state: JobState, at_s: float) -> sa.Insert:

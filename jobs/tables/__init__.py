@@ -1,1 +1,1 @@
-"""Tables of jobs, files, leases, cursors, retries, the outbox and idempotency keys."""
+"""Tables of jobs, files, leases, cursors, retries and idempotency keys."""

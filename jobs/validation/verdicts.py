@@ -20,11 +20,12 @@ from jobs.store.job_closing import (
     lock_counters,
     settle_if_complete,
 )
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert, event_insert, publish_close
+from jobs.store.outbox import NOTIFY_JOBS, copies_insert, event_insert, publish_close
 from jobs.store.tenant_quarantines import quarantine_end
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
+from storage.postgres.outbox import NOTIFY_OUTBOX
 
 VALIDATION_DUE = sa.and_(
     # Literals, so that Postgres recognises the partial index. Requests need no verdict, and any

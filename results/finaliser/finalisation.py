@@ -21,13 +21,14 @@ from jobs.input.input_files import input_files
 from jobs.leasing.leases import Lease, lock_lease
 from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
+from jobs.store.outbox import event_insert
 from jobs.tables.jobs import jobs
 from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.item_rows import RowDecrypter, item_rows
 from results.finaliser.output_files import ResultFiles, result_prefix, write_result_files
 from results.finaliser.output_lines import ItemRow
 from storage.objects.object_store import ObjectStore, StoredObject
+from storage.postgres.outbox import NOTIFY_OUTBOX
 
 LOG = logging.getLogger(__name__)
 

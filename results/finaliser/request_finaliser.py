@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from core.errors import Disposition, MillraceError
 from core.object_names import ANSWERS
 from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
+from jobs.store.outbox import event_insert
 from jobs.store.removable_objects import group_keys_by_job
 from jobs.store.single_requests import JOB_DAY
 from jobs.tables.jobs import jobs
@@ -28,6 +28,7 @@ from results import metrics
 from results.finaliser.finalisation import is_settled
 from storage.objects.object_store import ObjectStore
 from storage.postgres.items import items
+from storage.postgres.outbox import NOTIFY_OUTBOX
 
 LOG = logging.getLogger(__name__)
 

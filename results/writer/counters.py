@@ -11,13 +11,14 @@ from core.outcomes import Outcome
 from core.states import CloseReason, JobKind, JobState
 from jobs.store.job_closing import start_cancelling
 from jobs.store.job_options import budget_close_reason
-from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_REQUESTS, event_insert
 from jobs.tables.jobs import jobs
 from results import metrics
 from results.writer.counter_locks import LockedJob
 from results.writer.statements import COUNT_AND_SETTLE
 from storage.postgres.engines import raw_cursor
 from storage.postgres.items import items
+from storage.postgres.outbox import NOTIFY_OUTBOX
 from topics.records.records import ItemOutcome
 
 IS_BILLED: Final[sa.ColumnElement[bool]] = sa.and_(

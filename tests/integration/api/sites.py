@@ -19,11 +19,11 @@ from api.http.uvicorn_server import http_server
 from api.online.online_runtime import OnlineDeps
 from api.settings import ApiSettings
 from core.clock import SystemClock
-from jobs.tables.outbox import outbox
 from registry.models import add_model
 from results.webhooks.settings import WebhookSettings
 from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
+from storage.postgres.outbox import outbox
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key
 from tenancy.key_secrets import NewKey

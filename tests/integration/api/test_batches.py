@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from core.ids import JOB, parse_public_id
 from core.states import CloseReason
 from jobs.tables.jobs import job_counters, job_cursors, jobs
-from jobs.tables.outbox import outbox
+from storage.postgres.outbox import outbox
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused, upload
 from tests.integration.api.sites import Site
 from topics.records.codec import decode

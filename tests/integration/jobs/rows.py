@@ -16,9 +16,9 @@ from jobs.leasing.leases import Lease
 from jobs.store.days import job_day
 from jobs.store.files import NewFile, insert_file
 from jobs.tables.jobs import job_counters, job_cursors, jobs
-from jobs.tables.outbox import outbox
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectBlocks
+from storage.postgres.outbox import outbox
 from tenancy.tables import tenants
 from topics.records.catalogue import Topic
 from topics.records.codec import R, decode

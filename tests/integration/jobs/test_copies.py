@@ -22,13 +22,13 @@ from jobs.recovery.expiry import republish_copies
 from jobs.recovery.re_emit import ReEmitter
 from jobs.store.copies import store_copies
 from jobs.tables.jobs import job_counters, job_cursors, jobs
-from jobs.tables.outbox import outbox
 from jobs.tables.retries import item_copies
 from jobs.validation.validation_process import ValidationProcesses
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
+from storage.postgres.outbox import outbox
 from tests.integration.jobs.expansion_process import ExpansionProcess
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.rows import (

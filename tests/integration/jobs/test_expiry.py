@@ -13,7 +13,7 @@ from jobs.recovery.expiry import (
 )
 from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters
-from jobs.tables.outbox import outbox
+from storage.postgres.outbox import outbox
 from tests.integration.jobs.rows import add_job, add_tenant, job_row, outbox_records
 from topics.records.catalogue import CONTROL, EVENTS, RESULTS
 from topics.records.records import JobClose, JobControl, JobEvent

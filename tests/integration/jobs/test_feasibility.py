@@ -19,7 +19,6 @@ from jobs.input.line_checks import ErrorCode
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.settings import IntakeSettings
 from jobs.tables.jobs import job_cursors, jobs
-from jobs.tables.outbox import outbox
 from jobs.validation.feasibility import Feasibility
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.validation_process import ValidationProcesses
@@ -28,6 +27,7 @@ from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
+from storage.postgres.outbox import outbox
 from tenancy.tables import tenants, usage_ledger
 from tests.integration.jobs.rows import (
     add_job,

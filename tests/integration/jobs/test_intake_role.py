@@ -14,10 +14,10 @@ from jobs import metrics
 from jobs.__main__ import run
 from jobs.store.outbox import NOTIFY_JOBS
 from jobs.tables.jobs import job_cursors, job_leases, jobs
-from jobs.tables.outbox import outbox
 from registry.models import add_model
 from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import write_object
+from storage.postgres.outbox import outbox
 from tests.integration.jobs.log_reader import indexes, records_of
 from tests.integration.jobs.rows import (
     add_job,

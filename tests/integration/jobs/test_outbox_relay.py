@@ -12,7 +12,7 @@ from core.limits import RECORD_BYTES_MAX
 from core.states import JobState
 from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog
 from jobs.store.outbox import event_insert
-from jobs.tables.outbox import outbox
+from storage.postgres.outbox import outbox
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import execute
 from tests.support.recording_sender import SentRecords

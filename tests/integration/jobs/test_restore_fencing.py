@@ -13,7 +13,7 @@ from jobs.recovery import restore_fencing
 from jobs.recovery.restore_fencing import VERSION_JUMP, count_unvalidated_jobs, fence_restored_jobs
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_leases, jobs
-from jobs.tables.outbox import outbox
+from storage.postgres.outbox import outbox
 from tests.integration.jobs.rows import add_file, add_job, add_tenant, claim_lease
 from topics.records.catalogue import CONTROL
 from topics.records.codec import decode

@@ -13,10 +13,10 @@ from jobs.input.line_checks import ErrorCode, LineError
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_leases, jobs
-from jobs.tables.outbox import outbox
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
+from storage.postgres.outbox import outbox
 from tests.integration.jobs.rows import add_job, add_tenant, claim_lease, execute, job_row
 from tests.support.until import until
 

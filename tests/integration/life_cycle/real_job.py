@@ -20,7 +20,6 @@ from jobs.store.days import job_day
 from jobs.store.job_options import JobBudget, JobOptions
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, jobs
-from jobs.tables.outbox import outbox
 from jobs.validation.append_validator import next_query
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.verdicts import (
@@ -36,6 +35,7 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
 from storage.objects.local_object_store import LocalObjectStore
+from storage.postgres.outbox import outbox
 from tests.integration.jobs.rows import add_file, claim_lease, outbox_records
 from tests.integration.results.outcomes import failed, outcome
 from topics.records.catalogue import RESULTS

@@ -12,7 +12,6 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters, jobs
-from jobs.tables.outbox import outbox
 from results.writer.counters import IS_BILLED
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
@@ -22,6 +21,7 @@ from storage.objects.errors import ObjectStoreRefusedError
 from storage.objects.object_store import ObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices
+from storage.postgres.outbox import outbox
 from storage.postgres.settings import DatabaseSettings
 from tenancy.tables import usage_ledger
 from tests.integration.jobs.rows import add_job, add_tenant
