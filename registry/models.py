@@ -1,100 +1,113 @@
-"""The model registry: registers versions and finds the version that serves new jobs."""
+"""The model registry: finds the version that serves new jobs, and lists models, names and pools.
 
-import re
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final
+Versions are registered and names are changed in `registry.store`.
+"""
+
+from collections.abc import Collection
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import distinct_on, insert
 
-from core.errors import Disposition, MillraceError
+from registry.errors import (
+    AmbiguousVersionError,
+    InvalidModelError,
+    ModelVersionConflictError,
+)
+from registry.model_version import (
+    ANY_TENANT,
+    ENDPOINTS,
+    ENGINES,
+    NAME_CHARS_MAX,
+    ModelVersion,
+    TenantView,
+)
+from registry.store.name_resolution import is_model_text
+from registry.store.name_rows import (
+    LoadedNames,
+    resolve,
+    version_of_row,
+    version_query,
+    without_retired,
+)
+from registry.store.registration import add_model
 from registry.tables import model_versions
 
-ENDPOINTS: Final = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/v1/score",
-    "/v1/rerank",
-    "/v1/classify",
-)
-"""All endpoints that an engine may serve."""
-
-ENGINES: Final = ("vllm", "openai_http", "simulated")
-NAME_CHARS_MAX: Final = 256
-_POOL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")  # part of topic names
-_TEXT: Final = re.compile(r"[!-~]{1,256}")  # visible ASCII: valid in every header and label
-
-
-class InvalidModelError(MillraceError):
-    """The model is not valid."""
-
-    code = "model_refused"
-    disposition = Disposition.REJECT
+__all__ = [
+    "ANY_TENANT",
+    "ENDPOINTS",
+    "ENGINES",
+    "NAME_CHARS_MAX",
+    "InvalidModelError",
+    "ModelVersion",
+    "ModelVersionConflictError",
+    "add_model",
+    "find_model",
+    "find_retired",
+    "is_model_text",
+    "list_models",
+    "list_pools",
+    "list_versions",
+    "resolve",
+]
 
 
-class ModelVersionConflictError(InvalidModelError):
-    """The version is registered with another pool, engine or endpoints."""
+def list_models(connection: sa.Connection, *, tenant_id: TenantView = None) -> list[ModelVersion]:
+    """Return the version of every name that new jobs may use, aliases among them, by name.
 
-    code = "model_differs"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelVersion:
-    """An immutable version of a model, and the pool that serves it."""
-
-    name: str
-    version: str
-    pool: str
-    engine: str
-    endpoints: tuple[str, ...]
-    created_at: datetime
-
-
-def add_model(
-    connection: sa.Connection,
-    name: str,
-    version: str,
-    *,
-    pool: str,
-    engine: str,
-    endpoints: tuple[str, ...],
-) -> ModelVersion:
-    """Register a version; the version of a name registered last serves new jobs.
-
-    Registering an existing version again only makes it the last one. Raises InvalidModelError for
-    an invalid value, and ModelVersionConflictError.
+    `requested_name` has the name. Private adapters are listed for their tenant and for operators.
     """
-    _check(name, version, pool=pool, engine=engine, endpoints=endpoints)
-    connection.execute(
-        insert(model_versions)
-        .values(
-            name=name,
-            version=version,
-            pool=pool,
-            engine=engine,
-            endpoints=list(endpoints),
-            registered_at=sa.func.clock_timestamp(),
-        )
-        .on_conflict_do_update(
-            index_elements=[model_versions.c.name, model_versions.c.version],
-            set_={"registered_at": sa.func.clock_timestamp()},
-        )
+    found = LoadedNames(connection).serving(tenant_id)
+    return [version for version in found if version.retired_at is None]
+
+
+def find_model(
+    connection: sa.Connection, name: str, *, tenant_id: TenantView = None
+) -> ModelVersion | None:
+    """Return the version that new jobs get for a name, an alias or `name@version`, or None.
+
+    Accepts any text; returns None for a retired version, and for digits that name none or several.
+    """
+    try:
+        return without_retired(resolve(connection, name, tenant_id=tenant_id))
+    except AmbiguousVersionError:
+        return None
+
+
+def find_retired(connection: sa.Connection, known: Collection[ModelVersion]) -> set[str]:
+    """Return the ids (`name@version`) of those versions that are retired."""
+    key = sa.tuple_(model_versions.c.name, model_versions.c.version)
+    query = version_query().where(
+        key.in_([(one.name, one.version) for one in known]),
+        model_versions.c.retired_at.is_not(None),
     )
-    row = connection.execute(
-        sa.select(model_versions).where(
-            model_versions.c.name == name, model_versions.c.version == version
-        )
-    ).one()
-    if (row.pool, row.engine, set(row.endpoints)) != (pool, engine, set(endpoints)):
-        raise ModelVersionConflictError(name=name, version=version)
-    return _model(row)
+    return {version_of_row(row).id for row in connection.execute(query)} if known else set()
 
 
-def list_models(connection: sa.Connection) -> list[ModelVersion]:
-    """Return the serving version of every model, ordered by name."""
-    return [_model(row) for row in connection.execute(_serving_query())]
+def list_versions(
+    connection: sa.Connection,
+    *,
+    name: str | None = None,
+    verification: str | None = None,
+    retired: bool | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[ModelVersion]:
+    """Return versions, old and retired ones too, by their id `name@version`, for operators.
+
+    Those behind the id `after`, which need not exist.
+    """
+    version_id = (model_versions.c.name + "@" + model_versions.c.version).collate("C")
+    conditions: list[sa.ColumnElement[Any]] = []
+    if name is not None:
+        conditions.append(model_versions.c.name == name)
+    if verification is not None:
+        conditions.append(model_versions.c.verification == verification)
+    if retired is not None:
+        conditions.append(model_versions.c.retired_at.is_not(None) == retired)
+    if after is not None:
+        conditions.append(version_id > after)
+    query = version_query().where(*conditions).order_by(version_id).limit(limit)
+    return [version_of_row(row) for row in connection.execute(query)]
 
 
 def list_pools(connection: sa.Connection) -> dict[str, list[str]]:
@@ -104,40 +117,3 @@ def list_pools(connection: sa.Connection) -> dict[str, list[str]]:
     for pool, name, version in connection.execute(sa.select(*columns).order_by(*columns)):
         pools.setdefault(pool, []).append(f"{name}@{version}")
     return pools
-
-
-def find_model(connection: sa.Connection, name: str) -> ModelVersion | None:
-    """Return the serving version of a model, or None. Accepts any text as name."""
-    if "\x00" in name or len(name) > NAME_CHARS_MAX:
-        return None
-    row = connection.execute(_serving_query().where(model_versions.c.name == name)).one_or_none()
-    return None if row is None else _model(row)
-
-
-def _serving_query() -> sa.Select[Any]:
-    order = (
-        model_versions.c.name,
-        model_versions.c.registered_at.desc(),
-        model_versions.c.id.desc(),
-    )
-    columns = [c for c in model_versions.c if c.name not in {"id", "registered_at"}]
-    return sa.select(*columns).ext(distinct_on(model_versions.c.name)).order_by(*order)
-
-
-def _model(row: sa.Row[Any]) -> ModelVersion:
-    return ModelVersion(
-        row.name, row.version, row.pool, row.engine, tuple(row.endpoints), row.created_at
-    )
-
-
-def _check(name: str, version: str, *, pool: str, engine: str, endpoints: tuple[str, ...]) -> None:
-    is_invalid = {
-        "name": not _TEXT.fullmatch(name),
-        "version": not _TEXT.fullmatch(version),
-        "pool": not _POOL.fullmatch(pool),
-        "engine": engine not in ENGINES,
-        "endpoints": not endpoints or not set(endpoints) <= set(ENDPOINTS),
-    }
-    fields = ", ".join(field for field, invalid in is_invalid.items() if invalid)
-    if fields:
-        raise InvalidModelError(f"Not valid: {fields}.", name=name)
