@@ -115,10 +115,14 @@ def _opens_at(row: sa.Row[Any]) -> int | None:
 
 
 def model_object(model: ModelVersion) -> dict[str, object]:
-    """Return a model. Clients display `owned_by`, which marks a simulated model."""
+    """Return a model under the name that was asked for.
+
+    Clients display `owned_by`, which marks a simulated model. `millrace.model` is the model's own
+    name, which an alias does not show; `millrace.base` is of adapters.
+    """
     simulated = model.engine == "simulated"
     return {
-        "id": model.name,
+        "id": model.requested_name,
         "object": "model",
         "created": seconds(model.created_at),
         "owned_by": "millrace-simulated" if simulated else "millrace",
@@ -126,6 +130,9 @@ def model_object(model: ModelVersion) -> dict[str, object]:
             "version": model.version,
             "engine": model.engine,
             "endpoints": list(model.endpoints),
+            "model": model.name,
+            "verification": model.verification,
+            "base": model.base_version,
         },
     }
 

@@ -33,7 +33,9 @@ async def plan_call(online: OnlineRuntime, received: ReceivedCall) -> PlannedCal
     exchange, principal, parsed = received.exchange, received.principal, received.parsed
     now_s, planned_s = online.caller_clock.now_s(), online.clock.monotonic_s()
     timeout_s = _timeout_s(received, online.settings)
-    route = await online.models.find(parsed.model, parsed.endpoint, left_s=timeout_s)
+    route = await online.models.find(
+        parsed.model, parsed.endpoint, left_s=timeout_s, tenant_id=principal.tenant_id
+    )
     queue_timeout_s = _queue_timeout_s(received, online.settings, timeout_s)
     call = CallRef(
         caller_id=online.caller_id,

@@ -108,7 +108,9 @@ async def _smaller_model(
         return None
     with suppress(ApiError, DatabaseUnavailableError):
         left_s = call.left_s(call.timeout_s, now_s=now_s)
-        route = await deps.models.find(name, call.parsed.endpoint, left_s=left_s)
+        route = await deps.models.find(
+            name, call.parsed.endpoint, left_s=left_s, tenant_id=call.principal.tenant_id
+        )
         planned = _with_route(call, route)
         if not deps.admission.has_capacity(route.pool):
             return None

@@ -198,7 +198,7 @@ async def test_a_result_is_cached_for_a_second() -> None:
 ACROSS_TENANTS = {
     "auth/key_cache.py": {"find_working"},  # of API keys, of operator keys
     "online/answer/response_cache.py": {"read_response_cache_ttls", "record_cache_hits"},
-    "online/admit/model_cache.py": {"list_models", "find_model"},
+    "online/admit/model_cache.py": {"read_models", "find_usable"},
     "auth/authentication.py": {"kind"},  # who is calling is not known yet
     "runtime/lost_commits.py": {"find_lost_commits"},  # of the installation
     "views/progress_poller.py": {"read_progress"},  # one look for all who follow

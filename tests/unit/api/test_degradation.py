@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -36,7 +37,9 @@ class Models:
     def __init__(self, *models: ModelVersion) -> None:
         self._models = {model.name: model for model in models}
 
-    async def find(self, name: str, endpoint: str, *, left_s: float) -> ModelVersion:
+    async def find(
+        self, name: str, endpoint: str, *, left_s: float, tenant_id: UUID | None
+    ) -> ModelVersion:
         model = self._models.get(name)
         if model is None or endpoint not in model.endpoints or left_s <= 0:
             raise ApiError(404, "The model does not exist.")

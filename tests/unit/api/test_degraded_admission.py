@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -74,7 +75,9 @@ class Site:
             raise refused
         return PreparedCall(planned.job)
 
-    async def find(self, name: str, _endpoint: str, *, left_s: float) -> ModelVersion:
+    async def find(
+        self, name: str, _endpoint: str, *, left_s: float, tenant_id: UUID | None
+    ) -> ModelVersion:
         assert left_s > 0
         return model_version(name, "p")
 
