@@ -11,7 +11,10 @@ from starlette.types import ASGIApp
 
 from api import audit_log_routes, model_list_routes
 from api.admin import (
+    admin_alias_routes,
     admin_list_routes,
+    admin_model_key_routes,
+    admin_model_routes,
     admin_quarantine_routes,
     admin_share_routes,
     admin_tenant_routes,
@@ -63,6 +66,9 @@ ROUTERS: Final = (
     result_routes.router,
     admin_tenant_routes.router,
     admin_list_routes.router,
+    admin_model_routes.router,
+    admin_alias_routes.router,
+    admin_model_key_routes.router,
     admin_share_routes.router,
     admin_quarantine_routes.router,
 )

@@ -75,12 +75,13 @@ def find_model(
 
 def find_retired(connection: sa.Connection, known: Collection[ModelVersion]) -> set[str]:
     """Return the ids (`name@version`) of those versions that are retired."""
-    key = sa.tuple_(model_versions.c.name, model_versions.c.version)
+    texts = sorted({one.version for one in known})
     query = version_query().where(
-        key.in_([(one.name, one.version) for one in known]),
+        model_versions.c.version == sa.any_(sa.cast(texts, sa.ARRAY(sa.Text))),
         model_versions.c.retired_at.is_not(None),
     )
-    return {version_of_row(row).id for row in connection.execute(query)} if known else set()
+    retired = {version_of_row(row).id for row in connection.execute(query)} if texts else set()
+    return retired & {one.id for one in known}
 
 
 def list_versions(

@@ -65,6 +65,11 @@ class Action(StrEnum):
     QUARANTINE_STARTED = "quarantine.started"
     QUARANTINE_ENDED = "quarantine.ended"
     MODEL_REGISTERED = "model.registered"
+    MODEL_RETIRED = "model.retired"
+    MODEL_ALIAS_SET = "model_alias.set"
+    MODEL_NAME_REMOVED = "model_name.removed"
+    MODEL_KEY_ADDED = "model_key.added"
+    MODEL_KEY_REVOKED = "model_key.revoked"
     TOPICS_CREATED = "topics.created"
     INSTALLATION_RECOVERED = "installation.recovered"
 

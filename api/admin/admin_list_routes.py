@@ -1,4 +1,4 @@
-"""Routes of operators for what the installation has: models, pools, replicas, topics, audit log."""
+"""Routes of operators for what the installation has: pools, replicas, topics, audit log."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -11,10 +11,10 @@ from api.audit_log_routes import entry_object
 from api.http.paging import PageDep, PageParameters, page_response
 from api.http.responses import json_response
 from api.online.online_runtime import OnlineRuntime
-from api.resources import page_object, seconds
+from api.resources import page_object
 from jobs.expansion.pool_capacity import sum_by_pool
 from jobs.store.keyset_pages import unknown_cursor_error
-from registry.models import ModelVersion, list_models, list_pools
+from registry.models import list_pools
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
@@ -25,13 +25,6 @@ from topics.records.served_versions import LoadState, is_starting, warm_versions
 router = APIRouter()
 
 ID_CHARS_MAX: Final = 512
-
-
-@router.get("/v1/admin/models")
-async def show_models(request: OperatorRequestDep, page: PageDep) -> Response:
-    """List the version of every model that serves new jobs, by name."""
-    models = await request.run(list_models)
-    return page_by_id((_model_object(model) for model in models), page)
 
 
 @router.get("/v1/admin/pools")
@@ -83,18 +76,6 @@ def _capacity_reports(request: OperatorRequest) -> list[Capacity]:
     """Return what the replicas reported lately, as far as this process reads the log."""
     online: OnlineRuntime | None = request.http.app.state.online
     return [] if online is None else online.pools.reports(now_s=online.clock.monotonic_s())
-
-
-def _model_object(model: ModelVersion) -> dict[str, object]:
-    return {
-        "id": model.name,
-        "object": "model",
-        "created_at": seconds(model.created_at),
-        "version": model.version,
-        "pool": model.pool,
-        "engine": model.engine,
-        "endpoints": list(model.endpoints),
-    }
 
 
 def _pool_object(

@@ -21,6 +21,24 @@ from jobs.errors import (
     QuotaExceededError,
     UploadedFileNotFoundError,
 )
+from registry.engine_options.engine_options import InvalidOptionError
+from registry.errors import (
+    AliasLoopError,
+    AmbiguousVersionError,
+    InvalidModelError,
+    ModelInUseError,
+    ModelKeyNotFoundError,
+    ModelKeyRevokedError,
+    ModelNotFoundError,
+    ModelRetiredError,
+    ModelVersionConflictError,
+    NameTakenError,
+    RevisionMismatchError,
+)
+from registry.manifests.manifest import InvalidManifestError
+from registry.signing.keys import InvalidKeyError
+from registry.signing.model_signature import InvalidSignatureError
+from registry.store.published_objects import ModelObjectsMissingError
 from results.webhooks.endpoints.endpoints import EndpointNotFoundError
 from storage.objects.errors import (
     ObjectNotFoundError,
@@ -106,7 +124,7 @@ _STATUSES: Final[dict[type[InvalidRequestError], int]] = {
 }
 
 
-_TENANT_STATUSES: Final[dict[type[MillraceError], int]] = {
+_OPERATOR_STATUSES: Final[dict[type[MillraceError], int]] = {
     InvalidTenantNameError: 400,
     TenantHoursError: 400,
     ReservedSharesError: 400,
@@ -114,6 +132,22 @@ _TENANT_STATUSES: Final[dict[type[MillraceError], int]] = {
     TenantNotFoundError: 404,
     TenantExistsError: 409,
     ZeroRetentionConflictError: 409,
+    AliasLoopError: 400,
+    AmbiguousVersionError: 400,
+    InvalidKeyError: 400,
+    InvalidManifestError: 400,
+    InvalidModelError: 400,
+    InvalidOptionError: 400,
+    InvalidSignatureError: 400,
+    ModelObjectsMissingError: 400,
+    ModelKeyNotFoundError: 404,
+    ModelNotFoundError: 404,
+    ModelInUseError: 409,
+    ModelKeyRevokedError: 409,
+    ModelRetiredError: 409,
+    ModelVersionConflictError: 409,
+    NameTakenError: 409,
+    RevisionMismatchError: 412,
 }
 
 
@@ -161,12 +195,12 @@ def as_api_error(error: MillraceError) -> ApiError | None:
         )
     if isinstance(error, ObjectStoreFullError):
         return unavailable("The object store is full.", retry_after_s=30, code="storage_full")
-    return _tenant_error(error)
+    return _operator_error(error)
 
 
-def _tenant_error(error: MillraceError) -> ApiError | None:
-    """Return the response to an operator whose change of a tenant is refused."""
-    status = _TENANT_STATUSES.get(type(error))
+def _operator_error(error: MillraceError) -> ApiError | None:
+    """Return the response to an operator whose change of a tenant or model is refused."""
+    status = _OPERATOR_STATUSES.get(type(error))
     if status is None:
         return None
     # Clients retry a 409 unless this header is set.

@@ -9,6 +9,9 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
+from api.admin.admin_alias_routes import AliasBody
+from api.admin.admin_model_key_routes import NewModelKeyBody
+from api.admin.admin_model_routes import NewModelBody, RetireBody
 from api.admin.admin_tenant_routes import NewKeyBody, NewTenantBody, TenantChangeBody
 from api.batches.batch_routes import AppendBody, BatchBody, ChangeBody
 from api.batches.dead_letter_routes import RedriveBody
@@ -20,6 +23,10 @@ _REF: Final = "#/components/schemas/{name}"
 _ENDPOINT: Final = "/v1/webhook_endpoints/{endpoint_id}"
 
 BODIES: Final[dict[str, type[msgspec.Struct]]] = {
+    "/v1/admin/aliases/{alias}": AliasBody,
+    "/v1/admin/model_keys": NewModelKeyBody,
+    "/v1/admin/models": NewModelBody,
+    "/v1/admin/models/{name}/retire": RetireBody,
     "/v1/admin/tenants": NewTenantBody,
     "/v1/admin/tenants/{tenant_id}": TenantChangeBody,
     "/v1/admin/tenants/{tenant_id}/keys": NewKeyBody,
@@ -34,7 +41,9 @@ BODIES: Final[dict[str, type[msgspec.Struct]]] = {
     f"{_ENDPOINT}/replay": ReplayBody,
     "/v1/webhook_callback_secret/rotate": RotateBody,
 }
-"""JSON bodies of POST routes, by path."""
+"""JSON bodies of POST and PUT routes, by path."""
+
+_WITH_BODY: Final = frozenset({"post", "put"})
 
 _READ: Final = {
     400: "A parameter is invalid; `param` names it.",
@@ -59,7 +68,11 @@ _CALL: Final = _WRITE | {
 _ADMIN: Final = "/v1/admin/"
 _ADMIN_ONLY: Final = {403: "The operator key may only read."}
 _DELETED: Final = {410: "The stored response is deleted."}
+_STALE: Final = {412: "The alias has another revision than `If-Match` names."}
 _ROUTE_REFUSALS: Final = {
+    ("delete", "/v1/admin/aliases/{alias}"): _STALE | {409: "Other aliases follow it."},
+    ("put", "/v1/admin/aliases/{alias}"): _STALE
+    | {428: "The alias exists, and `If-Match` is missing."},
     ("delete", "/v1/batches/{batch_id}"): {409: "The batch has not ended."},
     ("get", "/v1/files/{file_id}/content"): {416: "The range starts after the end of the file."},
     ("get", "/v1/jobs/{job_id}"): _DELETED,
@@ -157,7 +170,7 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             key = (method, path)
-            if method == "post" and path in bodies:
+            if method in _WITH_BODY and path in bodies:
                 operation["requestBody"] = _body(_JSON, bodies[path])
             if key == ("post", "/v1/files"):
                 operation["requestBody"] = _body("multipart/form-data", _FORM)
@@ -182,7 +195,7 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error_responses(method: str, path: str) -> dict[str, Any]:
-    of_operation = _WRITE if method == "post" else _READ
+    of_operation = _WRITE if method in _WITH_BODY else _READ
     descriptions = _CALL if path in ENDPOINTS else of_operation
     if path.startswith(_ADMIN) and method != "get":
         descriptions = descriptions | _ADMIN_ONLY

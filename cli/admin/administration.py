@@ -19,7 +19,7 @@ from cli.exits import CommandError, ExitCode
 from core.ids import JOB, KEY, QUARANTINE, TENANT, parse_public_id, public_id
 from core.limits import LIST_LIMIT_MAX
 from jobs.store.tenant_quarantines import end_quarantine, list_quarantines
-from registry.models import list_models
+from registry.models import ANY_TENANT, list_models, list_versions
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.listings import list_keys, list_tenants
 from tenancy.tenant_changes import change_tenant_limits
@@ -46,7 +46,19 @@ _TENANT_FIELDS: Final = (
 )
 _KEY_FIELDS: Final = ("id", "tenant", "name", "hint", "created_at", "revoked_at")
 _QUARANTINE_FIELDS: Final = ("id", "tenant", "pool", "batch_id", "created_at", "ends_at")
-_MODEL_FIELDS: Final = ("name", "version", "pool", "engine", "endpoints", "created_at")
+_MODEL_FIELDS: Final = (
+    "name",
+    "version",
+    "pool",
+    "engine",
+    "endpoints",
+    "created_at",
+    "verification",
+    "base_version",
+    "retired_at",
+)
+_NOT_SIGNED: Final = {"verification": "legacy", "base_version": None, "retired_at": None}
+"""The fields that an API of a release before signed models does not show."""
 
 
 class NoInstallationError(CommandError):
@@ -125,12 +137,14 @@ class _DatabaseAdministration:
         parsed = parse_public_id(KEY, key_id)
         return parsed is not None and revoke_key(self._connection, parsed)
 
-    def models(self) -> list[dict[str, Any]]:
-        """Return the newest version of every model by name."""
-        return [
-            {name: _as_json(getattr(model, name)) for name in _MODEL_FIELDS}
-            for model in list_models(self._connection)
-        ]
+    def models(self, *, all_versions: bool = False) -> list[dict[str, Any]]:
+        """Return the version of every model that serves new jobs, or all versions, by name."""
+        if all_versions:
+            found = list_versions(self._connection)
+        else:
+            named = list_models(self._connection, tenant_id=ANY_TENANT)
+            found = [model for model in named if model.requested_name == model.name]
+        return [{name: _as_json(getattr(model, name)) for name in _MODEL_FIELDS} for model in found]
 
     def quarantines(self) -> list[dict[str, Any]]:
         """Return the active quarantines by id."""
@@ -184,10 +198,9 @@ class _ApiAdministration:
     def revoke_key(self, key_id: str) -> bool:
         return parse_public_id(KEY, key_id) is not None and self._delete("/admin/keys", key_id)
 
-    def models(self) -> list[dict[str, Any]]:
-        return [
-            _of({**one, "name": one["id"]}, _MODEL_FIELDS) for one in self._pages("/admin/models")
-        ]
+    def models(self, *, all_versions: bool = False) -> list[dict[str, Any]]:
+        pages = self._pages("/admin/models", all="true" if all_versions else None)
+        return [_of({**_NOT_SIGNED, "name": one["id"], **one}, _MODEL_FIELDS) for one in pages]
 
     def quarantines(self) -> list[dict[str, Any]]:
         return [_of(one, _QUARANTINE_FIELDS) for one in self._pages("/admin/quarantines")]

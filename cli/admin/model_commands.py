@@ -1,10 +1,15 @@
-"""`millrace models`: register and list model versions."""
+"""`millrace models`: register and list model versions; its other commands have own modules."""
 
 from typing import Annotated, Any
 
 import typer
 
 from cli.admin.administration import administration
+from cli.admin.model_key_commands import app as keys
+from cli.admin.model_key_commands import republish
+from cli.admin.model_name_commands import alias, retire
+from cli.admin.model_verify_command import verify
+from cli.admin.model_views import diff, show
 from cli.admin.operator_connections import DataOption, transaction
 from cli.output import FormatOption, OutputFormat, write_output
 from registry.models import ENDPOINTS, ENGINES, add_model
@@ -13,7 +18,7 @@ from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 
 app = typer.Typer(help="Register and list models. For operators: connects to Postgres.")
 
-_HEADERS = ("name", "version", "pool", "engine", "endpoints")
+_HEADERS = ("name", "version", "pool", "engine", "verification", "endpoints")
 
 
 @app.command()
@@ -44,10 +49,16 @@ def add(
 
 
 @app.command("list")
-def list_models(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
+def list_models(
+    all_versions: Annotated[
+        bool, typer.Option("--all", help="Every version, old and retired ones too.")
+    ] = False,
+    data: DataOption = None,
+    output_format: FormatOption = OutputFormat.TABLE,
+) -> None:
     """List the newest version of every model, which serves new jobs."""
     with administration(data) as installation:
-        found = installation.models()
+        found = installation.models(all_versions=all_versions)
     write_output(output_format, found, _HEADERS, lambda: [_cells(model) for model in found])
 
 
@@ -59,4 +70,10 @@ def endpoint_paths(text: str) -> tuple[str, ...]:
 
 def _cells(model: dict[str, Any]) -> tuple[str, ...]:
     texts = (model[name] for name in ("name", "version", "pool", "engine"))
-    return (*texts, ",".join(model["endpoints"]))
+    verification = model["verification"] if model["retired_at"] is None else "retired"
+    return (*texts, verification, ",".join(model["endpoints"]))
+
+
+for _command in (show, diff, verify, alias, retire, republish):
+    app.command()(_command)
+app.add_typer(keys, name="keys")

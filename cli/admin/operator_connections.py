@@ -11,7 +11,10 @@ import typer
 
 from cli.exits import NotFoundError
 from cli.stack.data_folder import is_locked, read_state
+from cli.stack.processes.role_children import object_store_env
 from registry.models import list_pools
+from storage.objects.object_store import ObjectStore
+from storage.objects.open_store import object_store_from_env
 from storage.postgres import engines
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
@@ -55,6 +58,14 @@ def database_settings(data: Path | None) -> DatabaseSettings:
 def kafka_settings(data: Path | None) -> KafkaSettings:
     """Return the settings for Kafka. Raises SettingsError, NoStackError."""
     return KafkaSettings.from_env(_environment(data))
+
+
+def object_store(data: Path | None) -> ObjectStore:
+    """Open the object store of the installation. Raises SettingsError, NoStackError."""
+    env = _environment(data)
+    if data is not None:
+        env = {**env, **object_store_env(data, env)}
+    return object_store_from_env(env)
 
 
 def _environment(data: Path | None) -> Mapping[str, str]:

@@ -40,14 +40,14 @@ def set_alias(
 
     A name is followed: the alias means what it means at the time of a request. A version is pinned
     with all its digits. `tenant_id`: for this tenant only, and always for it. `allows` is asked
-    with the alias' revision. Raises ModelNotFoundError, ModelRetiredError, AmbiguousVersionError,
-    InvalidModelError, NameTakenError, AliasLoopError, RevisionMismatchError.
+    with the alias' revision, unless the alias means that already. Raises ModelNotFoundError,
+    ModelRetiredError, AmbiguousVersionError, InvalidModelError, NameTakenError, AliasLoopError,
+    RevisionMismatchError.
     """
     check_new_name(alias)
     lock_registry(connection)
     names = LoadedNames(connection)
     before = names.meaning(alias)
-    require_revision(before, allows)
     require_owner(alias, before, tenant_id)
     is_model = sa.select(model_versions.c.id).where(model_versions.c.name == alias).limit(1)
     if connection.scalar(is_model) is not None:
@@ -55,12 +55,14 @@ def set_alias(
     if alias == target:
         raise AliasLoopError(f"The alias {alias!r} would refer to itself.")
     text = _normal_target(names, target, tenant_id)
+    if before is not None and before.alias_of == text:
+        return before  # also to the retry of a change whose response was lost
+    require_revision(before, allows)
     aliases = {**names.aliases, alias: text}
     check_aliases(aliases)
     if len(aliases) > ALIASES_MAX:
         raise InvalidModelError(f"There are {ALIASES_MAX} aliases: no more can be set.")
-    if before is None or before.alias_of != text:
-        _append(connection, alias, text, tenant_id)
+    _append(connection, alias, text, tenant_id)
     after = NameRows(connection).meaning(alias)
     assert after is not None
     return after
@@ -82,7 +84,7 @@ def remove_name(
     require_revision(before, allows)
     dependent = sorted(alias for alias, text in names.aliases.items() if text == name)
     if dependent:
-        raise ModelInUseError(f"The name {name!r} has aliases: {', '.join(dependent[:10])}.")
+        raise ModelInUseError(f"The name {name!r} has aliases: {', '.join(dependent[:5])}.")
     _append(connection, name, None, before.tenant_id)
     return before
 
@@ -94,7 +96,7 @@ def _normal_target(names: LoadedNames, target: str, tenant_id: UUID | None) -> s
         if resolve_text(target, names, ANY_TENANT) is not None:
             text = "An alias that others see cannot mean a tenant's private adapter."
             raise InvalidModelError(text)
-        raise ModelNotFoundError(f"Nothing is named {target[:1000]!r}.")
+        raise ModelNotFoundError("The target of the alias does not exist.")
     if found.retired_at is not None:
         raise ModelRetiredError(name=found.name, version=found.version)
     return target if revision_of(names.meaning(target)) else found.id

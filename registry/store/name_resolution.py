@@ -86,6 +86,8 @@ def _named(
     """Return a version as `text` names it: by a private alias it is private, too."""
     if not is_visible(found.tenant_id, view):
         return None
+    if text == found.name and owner == found.tenant_id:  # most names, so no copy is made
+        return found
     return replace(found, requested_name=text, tenant_id=found.tenant_id or owner)
 
 

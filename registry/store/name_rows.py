@@ -26,6 +26,8 @@ _VERSION_COLUMNS: Final = tuple(
         "retired_at",
     )
 )
+_MEANING_COLUMNS: Final = slice(len(_VERSION_COLUMNS), len(_VERSION_COLUMNS) + 4)
+_KNOWN_NAME: Final = len(_VERSION_COLUMNS) + 4
 
 
 def version_query() -> sa.Select[Any]:
@@ -72,8 +74,9 @@ class LoadedNames:
     def __init__(self, connection: sa.Connection) -> None:
         """Read the names that the connection may see."""
         latest = _meanings(None).ext(distinct_on(model_names.c.name))
-        rows = connection.execute(latest.order_by(model_names.c.name, model_names.c.id.desc()))
-        self.meanings: Mapping[str, Meaning] = {row.known_name: _meaning(row) for row in rows}
+        latest = latest.order_by(model_names.c.name, model_names.c.id.desc())
+        rows = connection.execute(latest).all()
+        self.meanings: Mapping[str, Meaning] = {row[_KNOWN_NAME]: _meaning(row) for row in rows}
         self._rows = NameRows(connection)
         self._pinned = _read_pinned(connection, self.aliases.values())
 
@@ -137,20 +140,21 @@ def _read_pinned(connection: sa.Connection, texts: Iterable[str]) -> dict[str, M
 def _meanings(at: datetime | None) -> sa.Select[Any]:
     query = sa.select(
         *_VERSION_COLUMNS,
-        model_names.c.name.label("known_name"),
-        model_names.c.id.label("revision"),
+        model_names.c.id,
         model_names.c.version_id,
         model_names.c.alias_of,
-        model_names.c.tenant_id.label("owner"),
+        model_names.c.tenant_id,
+        model_names.c.name,
     ).select_from(
         model_names.outerjoin(model_versions, model_versions.c.id == model_names.c.version_id)
     )
     return query if at is None else query.where(model_names.c.set_at <= at)
 
 
-def _meaning(row: sa.Row[Any]) -> Meaning:
-    version = None if row.version_id is None or row.version is None else version_of_row(row)
-    return Meaning(row.revision, version, row.alias_of, row.owner)
+def _meaning(row: Sequence[Any]) -> Meaning:
+    """Return the meaning in a row of `_meanings`."""
+    revision, version_id, alias_of, owner = row[_MEANING_COLUMNS]
+    return Meaning(revision, None if version_id is None else version_of_row(row), alias_of, owner)
 
 
 def without_retired(found: ModelVersion | None) -> ModelVersion | None:

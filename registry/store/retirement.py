@@ -1,7 +1,7 @@
 """Retires versions: no replica loads a retired version again, and no new job gets it."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -12,6 +12,8 @@ from registry.store.aliases import names_of
 from registry.store.model_states import publish_version
 from registry.store.name_rows import LoadedNames, resolve, version_of_row, version_query
 from registry.tables import model_versions
+
+_SHOWN_MAX: Final = 5  # names in a message
 
 CountJobs: TypeAlias = Callable[[sa.Connection, ModelVersion], int]
 """Returns how many unfinished jobs use a version. Jobs are above the registry."""
@@ -66,8 +68,8 @@ def _adapters(connection: sa.Connection, version: ModelVersion) -> list[str]:
     adapters = version_query().where(
         model_versions.c.base_version == version.version, model_versions.c.retired_at.is_(None)
     )
-    return [version_of_row(row).id for row in connection.execute(adapters.limit(11))]
+    return [version_of_row(row).id for row in connection.execute(adapters.limit(_SHOWN_MAX + 1))]
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+    return ", ".join(names[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")

@@ -43,6 +43,10 @@ class ModelSigner:
         data = encode_manifest(manifest)
         return data, sign_files(self.key, version_of(data), manifest.files)
 
+    def version(self, manifest: Manifest) -> str:
+        """Return the version that a manifest is."""
+        return version_of(encode_manifest(manifest))
+
     def register(
         self,
         connection: sa.Connection,

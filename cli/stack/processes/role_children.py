@@ -102,10 +102,12 @@ def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]
 
     Objects are stored in `data` unless `env` names an object store.
     """
-    services = {KAFKA: kafka, DATABASE: database_url}
-    if _names_object_store(env):
-        return services
-    return {**services, _OBJECTS_ROOT: str(data.absolute() / "objects")}
+    return {KAFKA: kafka, DATABASE: database_url, **object_store_env(data, env)}
+
+
+def object_store_env(data: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable of the object store in `data`, unless `env` names an object store."""
+    return {} if _names_object_store(env) else {_OBJECTS_ROOT: str(data.absolute() / "objects")}
 
 
 def _names_object_store(env: Mapping[str, str]) -> bool:

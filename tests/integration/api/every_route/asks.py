@@ -11,6 +11,9 @@ from typing import Any
 
 from registry.models import ENDPOINTS
 
+METHODS = {"/v1/admin/aliases/{alias}": "PUT"}
+"""Routes whose body does not come with a POST."""
+
 NEW_ENDPOINT = {"name": "n", "url": "https://8.8.8.8/", "event_types": ["batch.completed"]}
 CALL = {"model": "{model}", "messages": [], "input": "x", "prompt": "x"}
 
@@ -133,6 +136,14 @@ OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
         Ask("/v1/admin/keys?tenant={tenant}"),
     ],
     ("GET", "/v1/admin/models"): [],
+    ("GET", "/v1/admin/models/{name}"): [Ask("/v1/admin/models/{version}")],
+    ("GET", "/v1/admin/model_diff"): [
+        Ask("/v1/admin/model_diff?old={version}&new={version}"),
+        Ask("/v1/admin/model_diff?new={version}&old={version}"),
+    ],
+    ("GET", "/v1/admin/aliases"): [],
+    ("GET", "/v1/admin/aliases/{alias}"): [Ask("/v1/admin/aliases/{alias}")],
+    ("GET", "/v1/admin/model_keys"): [],
     ("GET", "/v1/admin/pools"): [],
     ("GET", "/v1/admin/pools/{pool}/tenants"): [],
     ("GET", "/v1/admin/replicas"): [],
@@ -143,6 +154,14 @@ OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
         Ask("/v1/admin/tenants/{tenant}", {"call_timeout_ms": 60_000})
     ],
     ("POST", "/v1/admin/tenants/{tenant_id}/keys"): [Ask("/v1/admin/tenants/{tenant}/keys", {})],
+    ("POST", "/v1/admin/models"): [],
+    ("POST", "/v1/admin/model_keys"): [],
+    ("PUT", "/v1/admin/aliases/{alias}"): [
+        Ask("/v1/admin/aliases/{alias}", {"target": "{version}"})
+    ],
+    ("DELETE", "/v1/admin/aliases/{alias}"): [Ask("/v1/admin/aliases/{alias}")],
+    ("POST", "/v1/admin/models/{name}/retire"): [Ask("/v1/admin/models/{version}/retire", {})],
+    ("DELETE", "/v1/admin/model_keys/{model_key}"): [Ask("/v1/admin/model_keys/{model_key}")],
     ("DELETE", "/v1/admin/keys/{key_id}"): [Ask("/v1/admin/keys/{key}")],
     ("GET", "/v1/admin/quarantines"): [],
     ("DELETE", "/v1/admin/quarantines/{quarantine_id}"): [

@@ -16,7 +16,13 @@ from tenancy.api_keys import create_key, revoke_key
 from tenancy.operator_keys import OperatorRole, create_operator_key, revoke_operator_key
 from tests.conftest import cloned_database
 from tests.integration.api.answers import ok
-from tests.integration.api.every_route.worlds import Two, add_quarantine, add_world, with_new_tenant
+from tests.integration.api.every_route.worlds import (
+    Two,
+    add_models,
+    add_quarantine,
+    add_world,
+    with_new_tenant,
+)
 from tests.integration.api.sites import new_site, running
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
@@ -91,6 +97,7 @@ def two(
                 asking_reader=asking_reader,
                 operators_ids={
                     **stranger.ids,
+                    **add_models(site),
                     "tenant": public_id(TENANT, managed.tenant_id),
                     "key": public_id(KEY, managed.key.key_id),
                     "operation": operations[0]["id"],

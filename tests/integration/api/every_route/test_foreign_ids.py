@@ -26,10 +26,12 @@ FILE = {"file": ("in.jsonl", b"{}")}
 DIFFERS = {"date", "x-request-id"}
 
 NO_IDS = {"limit", "order", "purpose", "status", "log", "name", "revoked", "cancel_only"}
+NO_IDS |= {"verification", "retired", "all"}
 """Query parameters that name nothing of anybody's."""
 
 
 BY_NAME = {f"/v1/admin/{what}" for what in ("models", "pools", "replicas", "topics", "quarantines")}
+BY_NAME |= {"/v1/admin/aliases", "/v1/admin/model_keys"}
 """Lists whose `after` is a name that need not exist."""
 
 EVERY_ASK = ASKS | OPERATOR_ASKS

@@ -13,7 +13,7 @@ from api.http.openapi_document import BODIES
 from core.bodies.own_fields import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
 from tests.integration.api.answers import refused
-from tests.integration.api.every_route.asks import CALL, NEW_ENDPOINT, OPEN, new_batch
+from tests.integration.api.every_route.asks import CALL, METHODS, NEW_ENDPOINT, OPEN, new_batch
 from tests.integration.api.every_route.routes import served
 from tests.integration.api.every_route.worlds import Two, own_path
 
@@ -103,6 +103,9 @@ def good_body(path: str, two: Two) -> dict[str, Any]:
         "/v1/webhook_endpoints": NEW_ENDPOINT,
         "/v1/webhook_endpoints/{endpoint_id}/replay": {"since": 0},
         "/v1/admin/tenants": {"name": uuid4().hex},
+        "/v1/admin/aliases/{alias}": {"target": "org/small"},
+        "/v1/admin/model_keys": {"pem": "x", "name": "x"},
+        "/v1/admin/models": {"name": "org/signed", "version": "0" * 64, "key": "0" * 64},
     }
     return bodies.get(path, CALL if path in ENDPOINTS else {})
 
@@ -134,7 +137,8 @@ def test_hostile_values_of_every_documented_field(two: Two, path: str) -> None:
         for name, value in VALUES.items():
             inner = json.dumps(rest).encode()[1:-1]
             body = b"{" + inner + (b", " if inner else b"") + b'"%s": %s}' % (field.encode(), value)
-            answer = two.asking(url).post(url, content=body, headers=headers)
+            method = METHODS.get(path, "POST")
+            answer = two.asking(url).request(method, url, content=body, headers=headers)
             judge(answer)
             ours = OURS if path in STREAMED_ENDPOINTS else OURS - {"stream"}
             passed_on = path in ENDPOINTS and field not in ours
@@ -144,17 +148,17 @@ def test_hostile_values_of_every_documented_field(two: Two, path: str) -> None:
 
 @pytest.mark.parametrize("path", [*BODIES, *ENDPOINTS])
 def test_hostile_bodies(two: Two, path: str) -> None:
-    url = own_path(path, two.asker(path))
+    url, method = own_path(path, two.asker(path)), METHODS.get(path, "POST")
     for content in BODIES_WHOLE.values():
-        answer = two.asking(url).post(
-            url, content=content, headers={"content-type": "application/json"}
+        answer = two.asking(url).request(
+            method, url, content=content, headers={"content-type": "application/json"}
         )
         assert refused(answer, 400)["code"] in {"invalid_json", "invalid_type"}
     for kind in ("application/zip", "text/plain", "multipart/form-data; boundary=x", ""):
-        answer = two.asking(url).post(url, content=b"{}", headers={"content-type": kind})
+        answer = two.asking(url).request(method, url, content=b"{}", headers={"content-type": kind})
         assert refused(answer, 415)["code"] == "unsupported_media_type"
     encoded = {"content-type": "application/json", "content-encoding": "gzip"}
-    answer = two.asking(url).post(url, content=gzip.compress(b"{}"), headers=encoded)
+    answer = two.asking(url).request(method, url, content=gzip.compress(b"{}"), headers=encoded)
     assert refused(answer, 415)["code"] == "unsupported_content_encoding"
 
 

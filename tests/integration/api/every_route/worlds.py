@@ -22,6 +22,7 @@ from core.ids import (
 from jobs.tables.jobs import jobs
 from jobs.tables.quarantines import tenant_quarantines
 from migrations.schema import SCHEMA
+from registry.store.aliases import set_alias
 from results.webhooks.endpoints.endpoints import ENDPOINT
 from results.webhooks.events.message_recording import find_subscriptions, record_messages
 from results.webhooks.events.messages import job_message
@@ -35,9 +36,11 @@ from tests.integration.api.sites import Site
 from tests.integration.api.views.batches import add_batch
 from tests.integration.jobs.rows import add_job
 from tests.integration.results.outcomes import failed, outcome
+from tests.support.registered_models import ModelSigner
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"org/small"}}\n'
 CALLBACK = "https://8.8.8.8/done"
+ALIAS = "org/alias"
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,17 @@ def add_world(site: Site, key: NewKey) -> World:
     )
 
 
+def add_models(site: Site) -> dict[str, str]:
+    """Register two versions of a signed model, the older one unused, and an alias; return ids."""
+    signer = ModelSigner()
+    with site.engine.begin() as connection:
+        signer.trust(connection)
+        old = signer.register(connection, "org/signed", "old")
+        signer.register(connection, "org/signed", "new")
+        set_alias(connection, ALIAS, "org/signed")
+    return {"version": old.id, "alias": ALIAS, "model_key": signer.key_id}
+
+
 def add_quarantine(engine: sa.Engine, tenant_id: UUID) -> str:
     """Put a tenant into quarantine on a pool; return its id."""
     quarantine_id, hour = new_uuid(), sa.text("now() + interval '1 h'")
@@ -143,7 +157,7 @@ def own_path(path: str, asker: World) -> str:
         path = path.replace(f"{{{parameter}}}", asker.ids[name])
     path = path.replace("{tenant_id}", asker.ids["tenant"]).replace("{key_id}", asker.ids["key"])
     path = path.replace("{quarantine_id}", asker.ids.get("quarantine", ""))
-    return path.replace("{name}", "org/small")
+    return path.replace("{name}", "org/small").replace("{alias}", ALIAS)
 
 
 def never_existed() -> dict[str, str]:
@@ -164,8 +178,12 @@ def never_existed() -> dict[str, str]:
         "key": KEY,
         "quarantine": QUARANTINE,
     }
+    nothing = f"org/nothing@{new_uuid().hex * 2}"
     ids = {name: public_id(prefix, new_uuid()) for name, prefix in names.items()}
     return ids | {
+        "version": nothing,
+        "alias": f"org/{new_uuid().hex}",
+        "model_key": new_uuid().hex * 2,
         "item": f"batch_req_{new_uuid().hex}{1:08x}",
         "letter": f"dead_{new_uuid().hex}_1",
     }

@@ -1,0 +1,90 @@
+"""`millrace models verify`: check a version in the store, or a folder, against its signature."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.admin.operator_connections import DataOption, object_store, transaction
+from cli.exits import ExitCode
+from cli.output import FormatOption, OutputFormat, write_output
+from core.errors import SettingsError
+from registry.errors import InvalidModelError
+from registry.manifests.model_folder import scan_folder
+from registry.signing.keys import PublicKey
+from registry.signing.model_signature import (
+    BUNDLE_BYTES_MAX,
+    require_same_files,
+    verify_bundle,
+)
+from registry.store.keys import PEM_BYTES_MAX, find_key
+from registry.store.version_check import CheckedPart, check_version
+from registry.store.version_details import read_details
+
+_HEADERS = ("part", "name", "problem")
+
+
+def verify(
+    model: Annotated[
+        str, typer.Argument(help="A name, an alias, NAME@VERSION, or a folder with --signature.")
+    ],
+    signature: Annotated[
+        Path | None, typer.Option(help="A signature of the folder, also of `model-signing`.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="File with the public key of --signature, in PEM.")
+    ] = None,
+    data: DataOption = None,
+    output_format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Read every file of a version again, and check its digests, signatures and keys.
+
+    Exit code 1: a replica would not load it. With --signature and --key check a folder instead.
+    """
+    if (signature is None) != (key is None):
+        raise SettingsError("--signature and --key go together")
+    if signature is not None and key is not None:
+        count = verify_folder(Path(model), signature, key)
+        typer.echo(f"{model}: {count} files are as they were signed.", err=True)
+        return
+    parts: list[CheckedPart] = []
+    is_sound = _verify_version(model, data, parts)
+    found = {"model": model, "is_sound": is_sound, "parts": [asdict(part) for part in parts]}
+    write_output(output_format, found, _HEADERS, lambda: part_rows(parts))
+    if not is_sound:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def verify_folder(folder: Path, signature: Path, key: Path) -> int:
+    """Return the number of files of a folder that has exactly what was signed.
+
+    Raises InvalidManifestError, InvalidKeyError, InvalidSignatureError, OSError.
+    """
+    with key.open("rb") as opened:
+        public = PublicKey.from_pem(opened.read(PEM_BYTES_MAX))
+    with signature.open("rb") as opened:
+        bundle = opened.read(BUNDLE_BYTES_MAX + 1)
+    signed = verify_bundle(bundle, {public.key_id: public})
+    require_same_files(signed, scan_folder(folder, allows_code=True))
+    return len(signed)
+
+
+def _verify_version(model: str, data: Path | None, parts: list[CheckedPart]) -> bool:
+    with transaction(data) as connection:
+        details = read_details(connection, model)
+        keys = [find_key(connection, one.key_id).pem for one in details.signatures]
+    if details.manifest is None:
+        raise InvalidModelError(
+            f"{details.model.id} has no manifest to verify: it is {details.model.verification}."
+        )
+    public = [PublicKey.from_pem(pem.encode()) for pem in keys]
+    signatures = list(zip(details.signatures, public, strict=True))
+    objects = object_store(data)
+    version = details.model.version
+    return check_version(objects, version, details.manifest, signatures, parts.append)
+
+
+def part_rows(parts: list[CheckedPart]) -> list[tuple[str, ...]]:
+    """Return the lines of checked parts."""
+    return [(part.kind, part.name, part.problem or "none") for part in parts]

@@ -1,0 +1,114 @@
+"""What operators do to models: changes of the registry, each with its entry in the audit log.
+
+The registry knows neither jobs nor the audit log, which these functions add.
+"""
+
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from jobs.store.model_uses import count_unfinished_jobs
+from registry.models import ModelVersion
+from registry.store.acts import AllowsRevision
+from registry.store.aliases import remove_name, set_alias
+from registry.store.keys import revoke_key, trust_key
+from registry.store.name_resolution import Meaning
+from registry.store.registration import register_signed_version
+from registry.store.retirement import retire
+from tenancy.audit_log import Action, Details
+from tenancy.installation_log import Operator, record_operator_event, record_tenant_event
+
+
+def register_model(
+    connection: sa.Connection, operator: Operator, *, key_id: str, **version: Any
+) -> ModelVersion:
+    """Register a signed version; see `register_signed_version` for arguments and errors."""
+    registered = register_signed_version(connection, key_id=key_id, **version)
+    details: Details = {
+        "pool": registered.pool,
+        "engine": registered.engine,
+        "base": registered.base_version,
+        "key": key_id,
+    }
+    _record(
+        connection,
+        operator,
+        registered.tenant_id,
+        Action.MODEL_REGISTERED,
+        registered.id,
+        details,
+    )
+    return registered
+
+
+def retire_model(
+    connection: sa.Connection, operator: Operator, text: str, *, force: bool
+) -> ModelVersion:
+    """Retire a version, with `force` also while unfinished jobs use it; see `retire`."""
+    retired = retire(connection, text, count_jobs=count_unfinished_jobs, force=force)
+    details: Details = {"force": force}
+    _record(connection, operator, retired.tenant_id, Action.MODEL_RETIRED, retired.id, details)
+    return retired
+
+
+def set_model_alias(
+    connection: sa.Connection,
+    operator: Operator,
+    alias: str,
+    target: str,
+    *,
+    tenant_id: UUID | None = None,
+    allows: AllowsRevision | None = None,
+) -> Meaning:
+    """Let an alias mean a name or a version; see `set_alias`."""
+    meaning = set_alias(connection, alias, target, tenant_id=tenant_id, allows=allows)
+    details: Details = {"target": meaning.alias_of, "revision": meaning.revision}
+    _record(connection, operator, tenant_id, Action.MODEL_ALIAS_SET, alias, details)
+    return meaning
+
+
+def remove_model_name(
+    connection: sa.Connection,
+    operator: Operator,
+    name: str,
+    *,
+    allows: AllowsRevision | None = None,
+) -> Meaning:
+    """Let an alias, or the name of a model, mean nothing any more; see `remove_name`."""
+    before = remove_name(connection, name, allows=allows)
+    target = before.alias_of if before.version is None else before.version.id
+    details: Details = {"target": target}
+    _record(connection, operator, before.tenant_id, Action.MODEL_NAME_REMOVED, name, details)
+    return before
+
+
+def add_model_key(
+    connection: sa.Connection, operator: Operator, pem: bytes, name: str
+) -> sa.Row[Any]:
+    """Accept signatures by a key; see `trust_key`."""
+    key = trust_key(connection, pem, name)
+    record_operator_event(connection, operator, Action.MODEL_KEY_ADDED, key.key_id)
+    return key
+
+
+def revoke_model_key(connection: sa.Connection, operator: Operator, key_id: str) -> sa.Row[Any]:
+    """Let no signature by a key count any more; see `revoke_key`."""
+    key = revoke_key(connection, key_id)
+    record_operator_event(connection, operator, Action.MODEL_KEY_REVOKED, key_id)
+    return key
+
+
+def _record(
+    connection: sa.Connection,
+    operator: Operator,
+    tenant_id: UUID | None,
+    action: Action,
+    subject: str,
+    details: Details,
+) -> None:
+    """Record an act, also in the chain of a tenant whose private adapter or alias it is about."""
+    if tenant_id is None:
+        record_operator_event(connection, operator, action, subject, details)
+    else:
+        record_tenant_event(connection, operator, tenant_id, action, subject, details)
