@@ -21,6 +21,8 @@ ENDPOINTS: Final = (
 
 ENGINES: Final = ("vllm", "openai_http", "simulated")
 VERIFICATIONS: Final = ("signed", "unverified", "legacy")
+"""How far a version is known: by a signed manifest, by its engine and URL, or not at all."""
+
 NAME_CHARS_MAX: Final = 256
 _POOL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")  # part of topic names
 _TEXT: Final = re.compile(r"[!-~]{1,256}")  # visible ASCII: valid in every header and label

@@ -21,7 +21,7 @@ from registry.model_version import (
     ModelVersion,
     TenantView,
 )
-from registry.store.name_resolution import is_model_text
+from registry.store.model_resolution import is_model_text
 from registry.store.name_rows import (
     LoadedNames,
     resolve,

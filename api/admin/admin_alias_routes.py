@@ -21,10 +21,10 @@ from api.http.request_bodies import json_body
 from api.http.responses import json_response
 from jobs.store.model_acts import remove_model_name, set_model_alias
 from registry.errors import ModelNotFoundError, RevisionMismatchError
-from registry.model_objects import alias_object
+from registry.model_views import alias_object
 from registry.models import ANY_TENANT, NAME_CHARS_MAX, is_model_text
 from registry.store.acts import AllowsRevision
-from registry.store.name_resolution import resolve_text
+from registry.store.model_resolution import resolve_text
 from registry.store.name_rows import LoadedNames, NameRows, name_history
 
 router = APIRouter()

@@ -13,7 +13,7 @@ from api.http.paging import PageDep
 from api.http.responses import json_response
 from api.idempotent_requests import saved_response
 from jobs.store.model_acts import add_model_key, revoke_model_key
-from registry.model_objects import key_object
+from registry.model_views import key_object
 from registry.store.keys import KEY_NAME_CHARS_MAX, PEM_BYTES_MAX, list_keys
 
 router = APIRouter()

@@ -21,7 +21,8 @@ from api.resources import page_object
 from api.runtime.object_threads import run_in_store_thread
 from jobs.store.keyset_pages import unknown_cursor_error
 from jobs.store.model_acts import register_model, retire_model
-from registry.model_objects import details_object, diff_object, model_object, version_object
+from registry.model_version import VERIFICATIONS
+from registry.model_views import details_object, diff_object, model_object, version_object
 from registry.models import (
     ANY_TENANT,
     ENDPOINTS,
@@ -69,7 +70,7 @@ async def show_list(
     page: PageDep,
     name: TextQuery | None = None,
     verification: Annotated[
-        str | None, Query(pattern="^(signed|unverified|legacy)$", max_length=20)
+        str | None, Query(pattern=f"^({'|'.join(VERIFICATIONS)})$", max_length=20)
     ] = None,
     retired: bool | None = None,
     all_versions: Annotated[bool, Query(alias="all")] = False,

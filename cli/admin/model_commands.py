@@ -8,8 +8,8 @@ from cli.admin.administration import administration
 from cli.admin.model_key_commands import app as keys
 from cli.admin.model_key_commands import republish
 from cli.admin.model_name_commands import alias, retire
+from cli.admin.model_show_commands import diff, show
 from cli.admin.model_verify_command import verify
-from cli.admin.model_views import diff, show
 from cli.admin.operator_connections import DataOption, transaction
 from cli.output import FormatOption, OutputFormat, write_output
 from registry.models import ENDPOINTS, ENGINES, add_model

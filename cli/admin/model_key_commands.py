@@ -9,7 +9,7 @@ from cli.admin.operator_connections import DataOption, transaction
 from cli.batch.job_display import time_text
 from cli.output import FormatOption, OutputFormat, write_output
 from jobs.store.model_acts import add_model_key, revoke_model_key
-from registry.model_objects import key_object
+from registry.model_views import key_object
 from registry.store.keys import PEM_BYTES_MAX, list_keys
 from registry.store.model_states import publish_all
 from tenancy.installation_log import CLI_OPERATOR

@@ -5,16 +5,16 @@ from typing import Annotated, Any, Final
 import sqlalchemy as sa
 import typer
 
-from cli.admin.model_views import ModelArgument
+from cli.admin.model_show_commands import ModelArgument
 from cli.admin.operator_connections import DataOption, transaction
 from cli.batch.job_display import time_text
 from cli.exits import NotFoundError
 from cli.output import FormatOption, OutputFormat, write_output
 from jobs.store.model_acts import remove_model_name, retire_model, set_model_alias
-from registry.model_objects import alias_object
+from registry.model_views import alias_object
 from registry.models import ANY_TENANT
 from registry.store.acts import AllowsRevision
-from registry.store.name_resolution import resolve_text
+from registry.store.model_resolution import resolve_text
 from registry.store.name_rows import LoadedNames, name_history
 from tenancy.installation_log import CLI_OPERATOR
 from tenancy.tenants import find_tenant

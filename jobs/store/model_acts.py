@@ -13,7 +13,7 @@ from registry.models import ModelVersion
 from registry.store.acts import AllowsRevision
 from registry.store.aliases import remove_name, set_alias
 from registry.store.keys import revoke_key, trust_key
-from registry.store.name_resolution import Meaning
+from registry.store.model_resolution import Meaning
 from registry.store.registration import register_signed_version
 from registry.store.retirement import retire
 from tenancy.audit_log import Action, Details

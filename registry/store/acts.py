@@ -7,7 +7,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from registry.errors import NameTakenError, RevisionMismatchError
-from registry.store.name_resolution import Meaning
+from registry.store.model_resolution import Meaning
 
 _LOCK_KEY: Final = 0x6D6F64656C73
 

@@ -6,7 +6,6 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from registry.errors import (
-    AliasLoopError,
     InvalidModelError,
     ModelInUseError,
     ModelNotFoundError,
@@ -21,7 +20,7 @@ from registry.store.acts import (
     require_revision,
     revision_of,
 )
-from registry.store.name_resolution import Meaning, check_aliases, resolve_text
+from registry.store.model_resolution import Meaning, check_aliases, resolve_text
 from registry.store.name_rows import LoadedNames, NameRows
 from registry.tables import model_names, model_versions
 
@@ -52,8 +51,6 @@ def set_alias(
     is_model = sa.select(model_versions.c.id).where(model_versions.c.name == alias).limit(1)
     if connection.scalar(is_model) is not None:
         raise NameTakenError(f"{alias!r} is the name of a model.", name=alias)
-    if alias == target:
-        raise AliasLoopError(f"The alias {alias!r} would refer to itself.")
     text = _normal_target(names, target, tenant_id)
     if before is not None and before.alias_of == text:
         return before  # also to the retry of a change whose response was lost

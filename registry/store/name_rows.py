@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from registry.model_version import ANY_TENANT, ModelVersion, TenantView
-from registry.store.name_resolution import Meaning, resolve_text
+from registry.store.model_resolution import Meaning, resolve_text
 from registry.tables import model_names, model_versions
 
 _VERSION_COLUMNS: Final = tuple(

@@ -12,7 +12,7 @@ from registry.manifests.manifest import (
     decode_manifest,
     version_of,
 )
-from registry.manifests.object_keys import file_key, manifest_key, signature_key
+from registry.manifests.model_objects import file_key, manifest_key, signature_key
 from registry.signing.model_signature import BUNDLE_BYTES_MAX
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectReader, ObjectStore, read_object

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from registry.manifests.manifest import Manifest, encode_manifest
-from registry.manifests.object_keys import manifest_key, signature_key
+from registry.manifests.model_objects import manifest_key, signature_key
 from registry.signing.keys import PublicKey
 from registry.signing.model_signature import InvalidSignatureError, verify_version
 from registry.store.published_objects import verify_files

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from registry.errors import AliasLoopError, AmbiguousVersionError
 from registry.model_version import ANY_TENANT, ModelVersion, TenantView
-from registry.store.name_resolution import (
+from registry.store.model_resolution import (
     ALIAS_DEPTH_MAX,
     VERSION_DIGITS_MIN,
     Meaning,

@@ -19,9 +19,10 @@ GLOSSARY = (ROOT / "docs/glossary.md").read_text()
 CONVENTIONAL = {"__init__", "__main__", "settings", "metrics", "tables", "errors", "wiring"}
 """Module names that mean the same in every package."""
 
-SAME_SUBJECT = {"files", "idempotency", "outbox", "periodic", "response_cache"}
+SAME_SUBJECT = {"files", "idempotency", "keys", "outbox", "periodic", "response_cache"}
 """Modules that share a name because they handle the same thing: a table and its transactions, the
-periodic tasks of a role, the response cache of the API and of the tenants' settings."""
+keys that sign models and their rows, the periodic tasks of a role, the response cache of the API
+and of the tenants' settings."""
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -12,7 +12,7 @@ from cli.exits import ExitCode
 from cli.main import app
 from core.clock import SystemClock
 from registry.manifests.model_folder import scan_folder
-from registry.manifests.object_keys import file_key, manifest_key, signature_key
+from registry.manifests.model_objects import file_key, manifest_key, signature_key
 from registry.signing.model_signature import sign_files
 from registry.store.registration import register_signed_version
 from storage.objects.local_object_store import LocalObjectStore

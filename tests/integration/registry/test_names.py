@@ -20,7 +20,7 @@ from registry.errors import (
 from registry.models import ANY_TENANT, add_model, find_model, list_models
 from registry.store.acts import revision_of
 from registry.store.aliases import remove_name, set_alias
-from registry.store.name_resolution import ALIAS_DEPTH_MAX
+from registry.store.model_resolution import ALIAS_DEPTH_MAX
 from registry.store.name_rows import NameRows, name_history, resolve
 from registry.tables import model_names
 from tests.support.registered_models import EMBEDDINGS, ModelSigner

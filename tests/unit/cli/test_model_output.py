@@ -2,8 +2,8 @@
 
 from cli.admin.model_key_commands import key_rows
 from cli.admin.model_name_commands import alias_rows, history_rows
+from cli.admin.model_show_commands import diff_rows, version_rows
 from cli.admin.model_verify_command import part_rows
-from cli.admin.model_views import diff_rows, version_rows
 from registry.store.version_check import CheckedPart
 
 VERSION = {

@@ -11,6 +11,9 @@ from typing import Any
 
 from registry.models import ENDPOINTS
 
+MODEL_PATHS = ("/v1/admin/model", "/v1/admin/aliases")
+"""Starts of the routes that `test_model_routes.py` is about."""
+
 METHODS = {"/v1/admin/aliases/{alias}": "PUT"}
 """Routes whose body does not come with a POST."""
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import OPERATOR_KEY, TENANT, public_id
-from registry.manifests.object_keys import file_key, manifest_key, signature_key
+from registry.manifests.model_objects import file_key, manifest_key, signature_key
 from storage.objects.object_store import write_object
 from storage.postgres.outbox import outbox
 from tests.integration.api.answers import is_replay, ok, refused

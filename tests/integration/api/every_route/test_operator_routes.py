@@ -16,7 +16,7 @@ from tenancy.audit_reading import verify_chain
 from tenancy.installation_log import INSTALLATION
 from tenancy.operator_keys import OperatorRole, create_operator_key, revoke_operator_key
 from tests.integration.api.answers import is_replay, ok, refused
-from tests.integration.api.every_route.asks import OPERATOR_ASKS, PLAIN, Ask
+from tests.integration.api.every_route.asks import MODEL_PATHS, OPERATOR_ASKS, PLAIN, Ask
 from tests.integration.api.every_route.routes import SILENT
 from tests.integration.api.every_route.worlds import Two, add_quarantine, everything, never_existed
 from tests.support.until import until
@@ -24,12 +24,7 @@ from tests.support.until import until
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 
 TENANTS = "/v1/admin/tenants"
-MODELS = ("/v1/admin/model", "/v1/admin/aliases")
-POSTS = [
-    path
-    for method, path in OPERATOR_ASKS
-    if method == "POST" and not path.startswith(MODELS)  # in `test_model_routes.py`
-]
+POSTS = [p for method, p in OPERATOR_ASKS if method == "POST" and not p.startswith(MODEL_PATHS)]
 ACTIONS = {
     ("POST", TENANTS): "tenant.created",
     ("POST", f"{TENANTS}/{{tenant_id}}"): "tenant.updated",
@@ -297,7 +292,7 @@ def test_a_revoked_operator_key_stops(two: Two) -> None:
 
 
 def test_every_change_is_on_both_chains(two: Two, client: httpx.Client, tenant: str) -> None:
-    changing = {r for r in OPERATOR_ASKS if r[0] != "GET" and not r[1].startswith(MODELS)}
+    changing = {r for r in OPERATOR_ASKS if r[0] != "GET" and not r[1].startswith(MODEL_PATHS)}
     assert changing == ACTIONS.keys()
     key = ok(client.post(f"{TENANTS}/{tenant}/keys", json={}))
     tenant_uuid = parse_public_id(TENANT, tenant)

@@ -9,7 +9,7 @@ import msgspec
 from core.ids import TENANT, public_id
 from registry.manifests.manifest import Manifest
 from registry.models import ModelVersion
-from registry.store.name_resolution import Meaning
+from registry.store.model_resolution import Meaning
 from registry.store.version_details import VersionDetails, VersionSignature
 
 FILES_SHOWN_MAX: Final = 1000

@@ -8,7 +8,7 @@ import typer
 from cli.admin.operator_connections import DataOption, transaction
 from cli.batch.job_display import time_text
 from cli.output import FormatOption, OutputFormat, write_output
-from registry.model_objects import details_object, diff_object
+from registry.model_views import details_object, diff_object
 from registry.store.version_details import diff_versions, read_details
 
 ModelArgument = Annotated[
