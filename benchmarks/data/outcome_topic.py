@@ -68,4 +68,5 @@ def _records(job: JobRef, items: int) -> Iterator[Outcomes]:
                 )
                 for index in range(first, min(first + RECORD_ITEMS, items))
             ],
+            engine="e" * 64,
         )

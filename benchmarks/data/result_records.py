@@ -104,6 +104,7 @@ def plain_rows(results: int, job_id: UUID, day: int) -> list[tuple[Any, ...]]:
             *(job, day, index, 1, 200, 1, 230, 160, 0, 0, custom_id(index)),
             *(*absent, body[index % _BODIES], None),
             *STAGES_MS,
+            1,
         )
         for index in range(results)
     ]

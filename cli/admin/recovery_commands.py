@@ -32,8 +32,9 @@ _HEADERS = (
     "order",
     "letters",
     "attempts",
+    "provenance",
 )
-_WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7, 7, 8)
+_WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7, 7, 8, 10)
 _CONSISTENT = frozenset({RebuildOutcome.SAME, RebuildOutcome.SWAPPED, RebuildOutcome.GONE})
 _CONSISTENT_WITH_ALL = _CONSISTENT | {RebuildOutcome.NOT_ENDED}  # running jobs do not count
 
@@ -157,6 +158,7 @@ def job_row(one: RebuiltJob) -> tuple[str, ...]:
         *("same" if same else "differs" for same in agree),
         str(found.letters_missing),
         str(found.attempts_missing),
+        "same" if found.provenance_agrees else "differs",
     )
 
 
@@ -174,6 +176,7 @@ def as_json(one: RebuiltJob) -> dict[str, object]:
             "counters_agree": found.counters_agree,
             "usage_agrees": found.usage_agrees,
             "order_is_whole": found.is_order_complete,
+            "provenance_agrees": found.provenance_agrees,
             "dead_letters_missing": found.letters_missing,
             "attempts_missing": found.attempts_missing,
             "executions_above_limit": found.above_limit,

@@ -21,6 +21,9 @@ COLUMNS: Final = (
 )
 """The columns of an item row that derive from the log; `finished_at` does not."""
 
+ROW_COLUMNS: Final = (*COLUMNS, "provenance")
+"""Those, and one that rows of older releases lack; its numbers are those of the job."""
+
 COUNTERS: Final = (*OUTCOMES, *TOKENS, "copied")
 USAGE: Final = ("item_count", *TOKENS, "copied_count")
 
@@ -42,6 +45,7 @@ class Comparison:
     attempts_missing: int = 0  # failed attempts that led to another, and only the shadow has
     above_limit: int = 0  # executions that the present limit of attempts would not allow
     below_limit: int = 0  # final failures that the present limit would retry
+    provenance_agrees: bool = True  # of the rows that have one; older releases wrote none
 
     @property
     def is_same(self) -> bool:
@@ -49,6 +53,7 @@ class Comparison:
         rows_agree = self.live_digest == self.shadow_digest
         letters_agree = not self.letters_missing and not self.attempts_missing
         totals_agree = self.counters_agree and self.usage_agrees and self.is_order_complete
+        totals_agree = totals_agree and self.provenance_agrees
         return rows_agree and letters_agree and totals_agree
 
     @property
@@ -98,11 +103,36 @@ LEFT JOIN job_counters l ON l.job_id = j.id
 WHERE j.id = :job AND j.deleted_at IS NULL
 """  # noqa: S608
 
-_SUMS: Final = ", ".join(f"coalesce(sum({name}), 0)" for name in USAGE)
-_USAGE: Final = f"""
-SELECT (SELECT ROW({_SUMS}) FROM usage_ledger WHERE job_id = :job)
-    = (SELECT ROW({_SUMS}) FROM {SCHEMA}.usage_ledger WHERE job_id = :job)
+_SUMS: Final = ", ".join(f"sum({name})" for name in USAGE)
+_BY_MODEL: Final = f"""
+SELECT model, model_version, {_SUMS} FROM {{table}} WHERE job_id = :job
+GROUP BY model, model_version HAVING ROW({_SUMS}) <> ROW({", ".join("0" for _ in USAGE)})
 """  # noqa: S608
+_LIVE_USAGE: Final = _BY_MODEL.format(table="usage_ledger")
+_SHADOW_USAGE: Final = _BY_MODEL.format(table=f"{SCHEMA}.usage_ledger")
+_USAGE: Final = f"""
+SELECT NOT EXISTS (({_LIVE_USAGE}) EXCEPT ({_SHADOW_USAGE}))
+    AND NOT EXISTS (({_SHADOW_USAGE}) EXCEPT ({_LIVE_USAGE}))
+"""
+
+_PROVENANCE: Final = f"""
+SELECT NOT EXISTS (
+    SELECT FROM (SELECT * FROM items WHERE job_day = :day AND job_id = :job) AS live
+    JOIN (SELECT * FROM {SCHEMA}.items WHERE job_day = :day AND job_id = :job) AS shadow
+        USING (item_index)
+    LEFT JOIN job_provenance l ON l.job_id = :job AND l.number = live.provenance
+    LEFT JOIN {SCHEMA}.job_provenance s ON s.job_id = :job AND s.number = shadow.provenance
+    WHERE live.provenance IS NOT NULL
+        AND ROW(l.model, l.model_version, l.base_version, l.engine)
+            IS DISTINCT FROM ROW(s.model, s.model_version, s.base_version, s.engine)
+) AND NOT EXISTS (
+    SELECT FROM job_provenance l WHERE l.job_id = :job AND l.item_count <> (
+        SELECT count(*) FROM items
+        WHERE job_day = :day AND job_id = :job AND provenance = l.number
+    )
+)
+"""  # noqa: S608
+"""Whether each row with a provenance has that of the log, and the counts are those of the rows."""
 
 _ORDER: Final = """
 SELECT j.kind <> 'batch' OR (
@@ -171,6 +201,7 @@ def compare(
     if counted is None:
         return None
     counters_agree, ended = counted
+    of_rows = one | {"day": job[1]}
     return Comparison(
         live.hexdigest(),
         shadow.hexdigest(),
@@ -181,6 +212,7 @@ def compare(
         bool(connection.scalar(statement(_USAGE), one)),
         bool(connection.scalar(statement(_ORDER), one)),
         ended,
+        provenance_agrees=bool(connection.scalar(statement(_PROVENANCE), of_rows)),
         letters_missing=letters,
         attempts_missing=attempts,
         above_limit=above_limit,

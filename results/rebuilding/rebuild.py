@@ -20,8 +20,8 @@ from core.states import JobKind
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.rebuilding.comparison import (
-    COLUMNS,
     COUNTERS,
+    ROW_COLUMNS,
     USAGE,
     Comparison,
     compare,
@@ -48,7 +48,7 @@ SELECT settled_at IS NOT NULL FROM jobs WHERE id = :job AND deleted_at IS NULL F
 """For lost counters: the writer ignores such a job, and this lock keeps a deletion out."""
 
 _THIS: Final = "job_day = :day AND job_id = :job"
-_ALL: Final = ", ".join(("job_id", "job_day", "item_index", "finished_at", *COLUMNS))
+_ALL: Final = ", ".join(("job_id", "job_day", "item_index", "finished_at", *ROW_COLUMNS))
 _DELETE: Final = f"""
 DELETE FROM items live WHERE {_THIS} AND NOT EXISTS (
     SELECT FROM {SCHEMA}.items shadow
@@ -70,14 +70,28 @@ ON CONFLICT (job_id) DO UPDATE SET {", ".join(f"{n} = excluded.{n}" for n in COU
 """  # noqa: S608
 _CORRECT: Final = f"""
 INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, {", ".join(USAGE)})
-SELECT jobs.tenant_id, jobs.id, jobs.model, jobs.model_version,
-    {", ".join(f"shadow.{name} - live.{name}" for name in USAGE)}
-FROM jobs,
-    (SELECT {", ".join(f"coalesce(sum({n}), 0) AS {n}" for n in USAGE)}
-        FROM usage_ledger WHERE job_id = :job) AS live,
-    (SELECT {", ".join(f"coalesce(sum({n}), 0) AS {n}" for n in USAGE)}
-        FROM {SCHEMA}.usage_ledger WHERE job_id = :job) AS shadow
-WHERE jobs.id = :job
+SELECT jobs.tenant_id, jobs.id, coalesce(live.model, shadow.model),
+    coalesce(live.model_version, shadow.model_version),
+    {", ".join(f"coalesce(shadow.{name}, 0) - coalesce(live.{name}, 0)" for name in USAGE)}
+FROM (SELECT model, model_version, {", ".join(f"sum({n}) AS {n}" for n in USAGE)}
+        FROM usage_ledger WHERE job_id = :job GROUP BY model, model_version) AS live
+FULL JOIN (SELECT model, model_version, {", ".join(f"sum({n}) AS {n}" for n in USAGE)}
+        FROM {SCHEMA}.usage_ledger WHERE job_id = :job GROUP BY model, model_version) AS shadow
+    USING (model, model_version)
+JOIN jobs ON jobs.id = :job
+WHERE ROW({", ".join(f"live.{name}" for name in USAGE)})
+    IS DISTINCT FROM ROW({", ".join(f"shadow.{name}" for name in USAGE)})
+"""  # noqa: S608
+_NUMBER_ROWS: Final = f"""
+UPDATE items live SET provenance = shadow.provenance FROM {SCHEMA}.items shadow
+WHERE live.job_day = :day AND live.job_id = :job
+    AND shadow.job_day = :day AND shadow.job_id = :job
+    AND shadow.item_index = live.item_index
+    AND shadow.provenance IS DISTINCT FROM live.provenance
+"""  # noqa: S608
+_DROP_PROVENANCE: Final = "DELETE FROM job_provenance WHERE job_id = :job"
+_COPY_PROVENANCE: Final = f"""
+INSERT INTO job_provenance SELECT * FROM {SCHEMA}.job_provenance WHERE job_id = :job
 """  # noqa: S608
 _DROP_ORDER: Final = "DELETE FROM job_slices WHERE job_id = :job"
 _COPY_ORDER: Final = f"""
@@ -214,7 +228,8 @@ def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> RebuildOu
         is_settled = _lock(connection, bound)
         if not is_settled:
             return RebuildOutcome.GONE if is_settled is None else RebuildOutcome.DIFFERS
-        for text in (_DELETE, _INSERT, _COUNT, _ADD_LETTERS, _ADD_ATTEMPTS):
+        rows = (_DELETE, _INSERT, _NUMBER_ROWS, _DROP_PROVENANCE, _COPY_PROVENANCE)
+        for text in (*rows, _COUNT, _ADD_LETTERS, _ADD_ATTEMPTS):
             connection.execute(statement(text), bound)
         if not found.usage_agrees:
             connection.execute(statement(_CORRECT), bound)

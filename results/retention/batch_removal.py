@@ -30,7 +30,7 @@ from results.webhooks.events.messages import ITEM_FAILED
 from results.webhooks.tables import webhook_messages
 from storage.objects.object_store import ObjectStore
 from storage.postgres.database_times import seconds
-from storage.postgres.items import items, job_slices
+from storage.postgres.items import items, job_provenance, job_slices
 from tenancy.deletions import What, record_deletion
 
 LOG = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class BatchDataRemoval:
         with self.engine.begin() as connection:
             if found:
                 mark_removed(connection, [removal.file_id for removal in found])
-            for table in (job_cursors, job_leases, job_inputs, job_process_ends):
+            for table in (job_cursors, job_leases, job_inputs, job_process_ends, job_provenance):
                 connection.execute(sa.delete(table).where(table.c.job_id == row.id))
             removed = connection.execute(
                 sa.update(jobs)

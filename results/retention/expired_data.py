@@ -19,7 +19,7 @@ from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from jobs.tables.retries import item_attempts, item_retries
 from results.retention.deletion import NAMED_FILES
 from storage.postgres.database_times import seconds
-from storage.postgres.items import items
+from storage.postgres.items import items, job_provenance
 from tenancy.deletions import What, record_deletion
 from tenancy.tables import tenants
 
@@ -91,7 +91,8 @@ def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int
     locked_ids = set(connection.scalars(locked))
     if not locked_ids:
         return 0
-    for table in (job_counters, job_cursors, job_leases, item_attempts, item_retries):
+    owned = (job_counters, job_cursors, job_leases, item_attempts, item_retries, job_provenance)
+    for table in owned:
         connection.execute(sa.delete(table).where(table.c.job_id.in_(locked_ids)))
     for day in {one.day for one in old}:
         of_day = [one.job_id for one in old if one.day == day and one.job_id in locked_ids]

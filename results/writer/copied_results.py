@@ -7,6 +7,7 @@ depend on whether the copy was registered before its original ended.
 """
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,13 +155,14 @@ class CopyWriter:
             job = locked.get(job_id)
             if job is None or job.closed_reason is not None:
                 return None  # the close gives the remaining copies their rows
-            rows = _inserted(cursor, job, span, part)
+            rows, by_provenance = _inserted(cursor, job, span, part)
             if not rows:
                 return None
             added = sum_items(job_id, rows)._replace(executed=0)  # copies cost nothing
             if failed := [row for row in rows if row.outcome is Outcome.FAILED]:
                 metrics.DEAD_ITEMS.inc(record_dead_letters(connection, {job_id: failed}, locked))
-            cursor.execute(COUNT_COPIES, [len(rows), job_id, len(rows), job_id], prepare=False)
+            numbers, counts = list(by_provenance), list(by_provenance.values())
+            cursor.execute(COUNT_COPIES, [numbers, counts, *[job_id] * 3], prepare=False)
             count_and_settle(connection, [added])
             stop_over_budget(connection, [added], locked)
         metrics.ITEMS_COPIED.inc(len(rows))
@@ -179,13 +181,21 @@ def _due(
     return [DueCopies._make(row) for row in cursor]
 
 
-def _inserted(cursor: Cursor, job: LockedJob, within: range, part: CopySlice) -> list[ItemOutcome]:
-    """Insert a slice; return the new rows by index, failures with the first bytes of the body."""
+def _inserted(
+    cursor: Cursor, job: LockedJob, within: range, part: CopySlice
+) -> tuple[list[ItemOutcome], Counter[int | None]]:
+    """Insert a slice; return the new rows by index, and their number by that of the provenance.
+
+    Failures have the first bytes of their body.
+    """
     place: list[Any] = [job.day, job.job_id]
     span = [job.job_id, list(part.originals), within.start, within.stop, part.count_max]
     cursor.execute(INSERT_COPIES, [*place, *span, *place], prepare=False)
-    return sorted(
-        (
+    rows: list[ItemOutcome] = []
+    by_provenance: Counter[int | None] = Counter()
+    for index, outcome, status_code, custom_id, error_code, body, number in cursor:
+        by_provenance[number] += 1
+        rows.append(
             ItemOutcome(
                 index=index,
                 custom_id=custom_id,
@@ -195,7 +205,5 @@ def _inserted(cursor: Cursor, job: LockedJob, within: range, part: CopySlice) ->
                 error_code=error_code,
                 attempt=0,  # a copy is not executed
             )
-            for index, outcome, status_code, custom_id, error_code, body in cursor
-        ),
-        key=lambda item: item.index,
-    )
+        )
+    return sorted(rows, key=lambda item: item.index), by_provenance

@@ -25,6 +25,7 @@ class LockedJob:
     failed: int = 0
     total_tokens: int = 0
     deduplicates: bool = False
+    is_mixed: bool = False  # its requests name several models
 
 
 @dataclass(slots=True)

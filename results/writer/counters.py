@@ -1,7 +1,7 @@
 """End of each transaction of the writer: job counters, usage ledger, settling and budgets."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_REQUESTS, event_insert
 from jobs.tables.jobs import jobs
 from results import metrics
 from results.writer.counter_locks import LockedJob
+from results.writer.provenance import ItemGroup
 from results.writer.statements import COUNT_AND_SETTLE
 from storage.postgres.engines import raw_cursor
 from storage.postgres.items import items
@@ -73,16 +74,54 @@ def sum_items(job_id: UUID, ended: Sequence[ItemOutcome]) -> JobSum:
     )
 
 
-def count_and_settle(connection: sa.Connection, sums: Sequence[JobSum]) -> None:
+class ModelSum(NamedTuple):
+    """What the billed items of one model of a job add to the ledger in one transaction."""
+
+    job_id: UUID
+    model: str | None  # None: that of the job, as its version
+    model_version: str | None
+    executed: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+
+
+def sum_by_model(groups: Iterable[ItemGroup], mixed: Collection[UUID]) -> list[ModelSum]:
+    """Sum up the items of the `mixed` jobs, those whose requests name several models, by model."""
+    by_model: dict[tuple[UUID, str | None, str | None], list[ItemOutcome]] = {}
+    for group in groups:
+        if group.job_id in mixed:
+            found = group.provenance
+            key = (found.model, found.model_version) if found else (None, None)
+            by_model.setdefault((group.job_id, *key), []).extend(group.items)
+    sums = []
+    for (job_id, model, version), ended in by_model.items():
+        total = sum_items(job_id, ended)
+        tokens = (total.input_tokens, total.output_tokens)
+        details = (total.cached_tokens, total.reasoning_tokens)
+        sums.append(ModelSum(job_id, model, version, total.executed, *tokens, *details))
+    return sums
+
+
+_NO_MODELS: Final[list[list[object]]] = [[] for _ in ModelSum._fields]
+
+
+def count_and_settle(
+    connection: sa.Connection, sums: Sequence[JobSum], by_model: Sequence[ModelSum] = ()
+) -> None:
     """Add `sums` to counters and ledger, and settle each job whose counters reach its total.
 
-    Call it once per job in the transaction that inserted the rows. A settled job that was in
-    progress is announced; one that is being cancelled keeps its state for the finaliser.
+    Call it once per job in the transaction that inserted the rows. The ledger gets the sums
+    `by_model` of jobs with several models. A settled job that was in progress is announced; one
+    that is being cancelled keeps its state for the finaliser.
     """
     if not sums:
         return
     cursor = raw_cursor(connection)
-    cursor.execute(COUNT_AND_SETTLE, [list(column) for column in zip(*sums, strict=True)])
+    columns = [list(column) for column in zip(*sums, strict=True)]
+    models = [list(column) for column in zip(*by_model, strict=True)] if by_model else _NO_MODELS
+    cursor.execute(COUNT_AND_SETTLE, [*columns, *models])
     settled = cursor.fetchall()
     if not settled:
         return

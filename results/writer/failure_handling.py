@@ -81,7 +81,7 @@ class FailureHandler:
                 elif has_attempts_left(item.attempt, self.rules):
                     again.append(item)
                 else:
-                    final.append(msgspec.structs.replace(item, retryable=False))
+                    final.append(item)  # itself: its provenance is known by its identity
             self._schedule(cursor, job_id, again)
             retry_count += len(again)
             if final:

@@ -1,7 +1,8 @@
 """Writes outcomes as item rows, one transaction per group; idempotent under redelivery.
 
-    lock the jobs ─► drop what does not count ─► COPY ─► counters, ledger, settling ─► commit
-                          │                                 └► close of a job over its budget
+    lock the jobs ─► drop what does not count ─► provenance ─► COPY ─► counters, ledger, settling
+                          │                                                        │      ─► commit
+                          │                           close of a job over its budget ◄─┘
                           └► failures: a scheduled retry, or a row and a dead letter
 
 The primary key of `items` decides about duplicates. COPY costs half of INSERT … ON CONFLICT but
@@ -27,10 +28,18 @@ from results.writer.counters import (
     count_and_settle,
     measure_transaction,
     stop_over_budget,
+    sum_by_model,
     sum_items,
 )
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import FailureHandler, record_dead_letters
+from results.writer.provenance import (
+    NO_ORIGINS,
+    ItemGroup,
+    Origins,
+    Provenance,
+    count_provenance,
+)
 from results.writer.record_groups import JobItems
 from results.writer.statements import COPY_ITEMS, COPY_TYPES
 from storage.postgres.engines import DATA_REJECTED, ROW_EXISTS, Cursor, raw_cursor
@@ -71,7 +80,7 @@ class ItemWriter:
         self._failures = FailureHandler(retries, fraction)
         self._expects_duplicates = True  # uncommitted records of the previous owner come again
 
-    def write(self, jobs: JobItems) -> frozenset[UUID]:
+    def write(self, jobs: JobItems, origins: Origins = NO_ORIGINS) -> frozenset[UUID]:
         """Make the outcomes durable: one transaction, or several if Postgres refuses an outcome.
 
         Idempotent. Returns the jobs that deduplicate: copies of these items need their rows now.
@@ -80,21 +89,21 @@ class ItemWriter:
         if not jobs:
             return frozenset()
         try:
-            return self._write_once(jobs)
+            return self._write_once(jobs, origins)
         except _REFUSED as refusal:
-            return self._write_in_parts(jobs, refusal)
+            return self._write_in_parts(jobs, origins, refusal)
 
-    def _write_once(self, jobs: JobItems) -> frozenset[UUID]:
+    def _write_once(self, jobs: JobItems, origins: Origins) -> frozenset[UUID]:
         if not self._expects_duplicates:
             try:
-                return self._transaction(jobs)[0]
+                return self._transaction(jobs, origins)[0]
             except ROW_EXISTS:
                 self._expects_duplicates = True
-        deduplicating, duplicate_count = self._transaction(jobs)
+        deduplicating, duplicate_count = self._transaction(jobs, origins)
         self._expects_duplicates = duplicate_count > 0
         return deduplicating
 
-    def _transaction(self, jobs: JobItems) -> tuple[frozenset[UUID], int]:
+    def _transaction(self, jobs: JobItems, origins: Origins) -> tuple[frozenset[UUID], int]:
         """Return the jobs that deduplicate, and how many outcomes had their row already."""
         started = time.perf_counter()
         with self._engine.begin() as connection:
@@ -111,10 +120,12 @@ class ItemWriter:
                 new = missing_items(cursor, new, locked)
             if new is not admitted.jobs:
                 sums = [sum_items(job_id, items) for job_id, items in new.items()]
-            copy_items(cursor, new, locked)
+            groups = [g for j, items in new.items() for g in origins.group_items(j, items)]
+            copy_items(cursor, groups, count_provenance(cursor, groups), locked)
             if has_failures:
                 dead_count = record_dead_letters(connection, new, locked)
-            count_and_settle(connection, sums)
+            mixed = {job_id for job_id in new if locked[job_id].is_mixed}
+            count_and_settle(connection, sums, sum_by_model(groups, mixed) if mixed else ())
             stop_over_budget(connection, sums, locked)
         duplicate_count = _count(admitted.jobs) - _count(new) - retry_count
         measure_transaction(sums, _count(new), started)
@@ -125,17 +136,21 @@ class ItemWriter:
         metrics.UNKNOWN_JOB.inc(admitted.unknown_count)
         return frozenset(j for j in admitted.jobs if locked[j].deduplicates), duplicate_count
 
-    def _write_in_parts(self, jobs: JobItems, refusal: Exception) -> frozenset[UUID]:
+    def _write_in_parts(
+        self, jobs: JobItems, origins: Origins, refusal: Exception
+    ) -> frozenset[UUID]:
         """Halve the group until the refused outcome is alone; its item fails without a body."""
         if _count(jobs) > 1:
-            return frozenset().union(*[self.write(half) for half in _halves(jobs)])
+            return frozenset().union(*[self.write(half, origins) for half in _halves(jobs)])
         ((job_id, [item]),) = jobs.items()
         substitute = _unstorable(item)
         if item == substitute:
             raise refusal  # the substitute was refused too
         code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
         LOG.error("result refused", extra={"job": job_id, "index": item.index, "code": code})
-        deduplicating = self._write_once({job_id: [substitute]})
+        deduplicating = self._write_once(
+            {job_id: [substitute]}, origins.replaced(job_id, item, substitute)
+        )
         metrics.UNSTORABLE.inc()
         return deduplicating
 
@@ -164,33 +179,40 @@ def _count(jobs: JobItems) -> int:
     return sum(map(len, jobs.values()))
 
 
-def copy_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> None:
-    """Insert a row for every outcome.
+def copy_items(
+    cursor: Cursor,
+    groups: Sequence[ItemGroup],
+    numbers: Mapping[tuple[UUID, Provenance], int],
+    locked: Mapping[UUID, LockedJob],
+) -> None:
+    """Insert a row for every outcome, with the number of its provenance.
 
     Raises ROW_EXISTS when an item has its row already; OverflowError, UnicodeError or one of
     DATA_REJECTED when an outcome cannot be stored. The transaction must then be rolled back.
     """
-    for items in jobs.values():
-        _check_numbers(items)
+    for group in groups:
+        _check_numbers(group.items)
     now_ms = int(1000 * time.time())
-    _observe_results(jobs, now_ms)
+    _observe_results(groups, now_ms)
     with cursor.copy(COPY_ITEMS) as copy:
         copy.set_types(COPY_TYPES)
         write = copy.write_row
-        for job_id, items in jobs.items():
-            for row in _rows(job_id.bytes, locked[job_id].day, items, now_ms):
+        for job_id, items, provenance, has_run in groups:
+            number = numbers[job_id, provenance] if provenance and has_run else None
+            for row in _rows(job_id.bytes, locked[job_id].day, items, now_ms, number):
                 write(row)
 
 
-def _observe_results(jobs: JobItems, now_ms: int) -> None:
+def _observe_results(groups: Sequence[ItemGroup], now_ms: int) -> None:
     """Count the time from an end to its row, once for each job."""
-    for items in jobs.values():
-        if items and (ended_ms := items[-1].ended_ms):
+    last = {group.job_id: group.items[-1] for group in groups}
+    for item in last.values():
+        if ended_ms := item.ended_ms:
             _RESULT_SECONDS.observe(max(0, now_ms - ended_ms) / 1000)
 
 
 def _rows(
-    job: bytes, day: int, items: Sequence[ItemOutcome], now_ms: int
+    job: bytes, day: int, items: Sequence[ItemOutcome], now_ms: int, number: int | None
 ) -> Iterator[tuple[Any, ...]]:
     for i in items:
         ended_ms = i.ended_ms
@@ -218,6 +240,7 @@ def _rows(
             i.body or None,
             i.body_key,
             *stages,
+            number,
         )
 
 

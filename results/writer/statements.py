@@ -11,7 +11,8 @@ SELECT c.job_id, c.closed_reason, j.total_count,
     (j.created_at AT TIME ZONE 'UTC')::date - DATE '1970-01-01',
     c.succeeded + c.failed + c.cancelled + c.expired,
     j.max_failed_items, j.max_failed_ratio, j.failed_ratio_sample, j.max_total_tokens,
-    c.succeeded, c.failed, c.input_tokens + c.output_tokens, j.deduplicate
+    c.succeeded, c.failed, c.input_tokens + c.output_tokens, j.deduplicate,
+    j.models IS NOT NULL
 FROM job_counters c JOIN jobs j ON j.id = c.job_id
 WHERE c.job_id = ANY(%b::uuid[])
 ORDER BY c.job_id
@@ -24,7 +25,7 @@ rows of these jobs, and later statements see all rows that were added before."""
 COPY_ITEMS: Final = """
 COPY items (job_id, job_day, item_index, outcome, status_code, attempt, input_tokens, output_tokens,
     cached_tokens, reasoning_tokens, custom_id, error_code, error_message, body, body_key,
-    queue_ms, batch_wait_ms, execution_ms, result_ms)
+    queue_ms, batch_wait_ms, execution_ms, result_ms, provenance)
 FROM STDIN (FORMAT BINARY)
 """
 
@@ -32,9 +33,35 @@ COPY_TYPES: Final = (
     "bytea",  # of job_id: the uuid's 16 bytes, which the driver passes on without a Python call
     *("int4", "int4", "int2", "int2", "int2", "int4", "int4", "int4", "int4"),
     *("text", "text", "text", "bytea", "text"),
-    *("int4", "int4", "int4", "int4"),
+    *("int4", "int4", "int4", "int4", "int2"),
 )
 """How the driver encodes each column of `COPY_ITEMS`."""
+
+COUNT_PROVENANCE: Final = """
+INSERT INTO job_provenance AS known (job_id, number, model, model_version, base_version, engine,
+    item_count)
+SELECT added.job_id,
+    coalesce(last.number, 0)
+        + row_number() OVER (PARTITION BY added.job_id ORDER BY found.is_known, added.place),
+    added.model, added.model_version, added.base_version, added.engine, added.item_count
+FROM unnest(%b::uuid[], %b::text[], %b::text[], %b::text[], %b::text[], %b::int[])
+    WITH ORDINALITY
+    AS added (job_id, model, model_version, base_version, engine, item_count, place)
+CROSS JOIN LATERAL (
+    SELECT max(number) AS number FROM job_provenance WHERE job_id = added.job_id
+) AS last
+CROSS JOIN LATERAL (
+    SELECT EXISTS (
+        SELECT FROM job_provenance p WHERE p.job_id = added.job_id AND p.model = added.model
+            AND p.model_version = added.model_version AND p.base_version = added.base_version
+            AND p.engine = added.engine
+    ) AS is_known
+) AS found
+ON CONFLICT (job_id, model, model_version, base_version, engine)
+    DO UPDATE SET item_count = known.item_count + excluded.item_count
+RETURNING job_id, number, model, model_version, base_version, engine
+"""
+"""Returns the number of each. New ones are numbered first, so that no number is left out."""
 
 FIND_EXISTING: Final = """
 SELECT given.item_index
@@ -90,10 +117,10 @@ WITH due AS (
 )
 INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, input_tokens,
     output_tokens, cached_tokens, reasoning_tokens, custom_id, error_code, error_message, body,
-    body_key, copied_from)
+    body_key, copied_from, provenance)
 SELECT done.job_id, done.job_day, due.item_index, done.outcome, done.status_code, 0, 0, 0, 0, 0,
     nullif(due.custom_id, ''), done.error_code, done.error_message, done.body, done.body_key,
-    due.original_index
+    due.original_index, done.provenance
 FROM due
 CROSS JOIN LATERAL (
     SELECT * FROM items
@@ -101,19 +128,36 @@ CROSS JOIN LATERAL (
 ) AS done
 ON CONFLICT DO NOTHING
 RETURNING item_index, outcome, status_code, custom_id, error_code,
-    CASE outcome WHEN 2 THEN substring(body, 1, 4096) END
+    CASE outcome WHEN 2 THEN substring(body, 1, 4096) END, provenance
 """
 """Bodies stay in Postgres; of failures the first bytes are returned, which hold their code."""
 
 COUNT_COPIES: Final = """
-WITH counted AS (
-    UPDATE job_counters SET copied = copied + %b::int WHERE job_id = %b::uuid
+WITH made AS (
+    SELECT * FROM unnest(%b::smallint[], %b::int[]) AS made (number, copy_count)
+), counted AS (
+    UPDATE job_counters SET copied = copied + (SELECT sum(copy_count) FROM made)
+    WHERE job_id = %b::uuid
+), traced AS (
+    UPDATE job_provenance SET item_count = item_count + made.copy_count
+    FROM made WHERE job_id = %b::uuid AND job_provenance.number = made.number
 )
 INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count, input_tokens,
     output_tokens, cached_tokens, reasoning_tokens, copied_count)
-SELECT tenant_id, id, model, model_version, 0, 0, 0, 0, 0, %b::int FROM jobs WHERE id = %b::uuid
+SELECT jobs.tenant_id, jobs.id, billed.model, billed.model_version, 0, 0, 0, 0, 0,
+    sum(made.copy_count)
+FROM jobs CROSS JOIN made
+LEFT JOIN job_provenance origin
+    ON origin.job_id = jobs.id AND origin.number = made.number AND jobs.models IS NOT NULL
+CROSS JOIN LATERAL (
+    SELECT coalesce(origin.model, jobs.model) AS model,
+        coalesce(origin.model_version, jobs.model_version) AS model_version
+) AS billed
+WHERE jobs.id = %b::uuid
+GROUP BY jobs.tenant_id, jobs.id, billed.model, billed.model_version
 """
-"""The ledger has the number of copies and no tokens for them."""
+"""Adds copies by the number of their provenance, which may be NULL. The ledger has the number of
+copies and no tokens for them."""
 
 INSERT_MISSING: Final = """
 WITH inserted AS (
@@ -138,6 +182,11 @@ WITH added AS (
         %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::text[])
     AS sums (job_id, succeeded, failed, cancelled, expired, executed,
         input_tokens, output_tokens, cached_tokens, reasoning_tokens, item_indexes)
+), by_model AS (
+    SELECT * FROM unnest(%b::uuid[], %b::text[], %b::text[], %b::int[],
+        %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])
+    AS spent (job_id, model, model_version, executed,
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
 ), counted AS (
     UPDATE job_counters c SET
         succeeded = c.succeeded + added.succeeded,
@@ -158,7 +207,14 @@ WITH added AS (
         added.input_tokens, added.output_tokens, added.cached_tokens, added.reasoning_tokens,
         jobs.degraded
     FROM added JOIN jobs ON jobs.id = added.job_id
-    WHERE added.executed > 0
+    WHERE added.executed > 0 AND jobs.models IS NULL
+    UNION ALL
+    SELECT jobs.tenant_id, jobs.id, coalesce(by_model.model, jobs.model),
+        coalesce(by_model.model_version, jobs.model_version), by_model.executed,
+        by_model.input_tokens, by_model.output_tokens, by_model.cached_tokens,
+        by_model.reasoning_tokens, jobs.degraded
+    FROM by_model JOIN jobs ON jobs.id = by_model.job_id AND jobs.models IS NOT NULL
+    WHERE by_model.executed > 0
 ), sliced AS (
     INSERT INTO job_slices (job_id, first_sequence, item_indexes)
     SELECT added.job_id,
@@ -179,7 +235,7 @@ WHERE jobs.id = counted.job_id AND jobs.total_count = counted.ended AND jobs.tot
 RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8, jobs.kind
 """
 """Adds counters, ledger entries and the order of results, and settles jobs, in one round trip.
-Returns the jobs that settled."""
+Returns the jobs that settled. Ledger entries of a job with several models are `by_model`."""
 
 INSERT_PROCESS_ENDS: Final = """
 INSERT INTO job_process_ends (job_id, process_id) SELECT %b::uuid, unnest(%b::uuid[])

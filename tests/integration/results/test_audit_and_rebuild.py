@@ -134,6 +134,7 @@ def test_rebuild_swaps_differing_rows_only_with_apply(engine: sa.Engine, log: Jo
     assert (found.missing, found.extra, found.different) == (2, 0, 1)
     agree = (found.counters_agree, found.usage_agrees, found.is_order_complete)
     assert agree == (False, False, False)
+    assert not found.provenance_agrees  # the counts are those of the rows before
     assert everything[job_id].outcome is RebuildOutcome.SWAPPED
     assert everything[other_id].outcome is RebuildOutcome.SAME
     same = everything[other_id].found

@@ -168,12 +168,13 @@ def test_rebuild_writes_the_jobs_before_a_failure(
 def test_rebuild_shows_the_differences_of_a_job() -> None:
     job_id = new_uuid()
     refused = RebuiltJob(job_id, JobKind.REQUEST, RebuildOutcome.LOG_BEGINS_LATER)
-    assert job_row(refused) == (f"job_{job_id.hex}", "log_begins_later", *[""] * 8)
+    assert job_row(refused) == (f"job_{job_id.hex}", "log_begins_later", *[""] * 9)
     assert as_json(refused) == {"job": f"job_{job_id.hex}", "verdict": "log_begins_later"}
 
     found = Comparison("a", "b", 3, 0, 1, False, True, True, 10, 4, 5, 6, 7)
     differs = RebuiltJob(job_id, JobKind.BATCH, RebuildOutcome.DIFFERS, found)
-    assert job_row(differs)[1:] == ("differs", "3", "0", "1", "differs", "same", "same", "4", "5")
+    assert job_row(differs)[1:9] == ("differs", "3", "0", "1", "differs", "same", "same", "4")
+    assert job_row(differs)[9:] == ("5", "same")
     shown = as_json(differs)
     assert (shown["digest_of_log"], shown["dead_letters_missing"]) == ("b", 4)
     assert (shown["executions_above_limit"], shown["failures_below_limit"]) == (6, 7)
