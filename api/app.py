@@ -38,7 +38,7 @@ from api.runtime.lost_commits import DatabaseCommitWatch
 from api.runtime.object_threads import ObjectThreadPool
 from api.runtime.tenant_slots import TenantSlots
 from api.settings import ApiSettings
-from api.views import audit_routes, item_routes, result_routes
+from api.views import audit_routes, item_routes, provenance_routes, result_routes
 from api.views.view_services import create_view_services
 from api.webhooks import delivery_routes, endpoint_routes
 from api.webhooks.webhook_services import webhook_services
@@ -63,6 +63,7 @@ ROUTERS: Final = (
     audit_log_routes.router,
     audit_routes.router,
     item_routes.router,
+    provenance_routes.router,
     result_routes.router,
     admin_tenant_routes.router,
     admin_list_routes.router,

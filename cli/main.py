@@ -16,6 +16,7 @@ from cli.batch.background_job_commands import app as jobs
 from cli.batch.batch_commands import app as batch
 from cli.batch.dead_letter_commands import app as dlq
 from cli.batch.item_commands import audit, items, stream
+from cli.batch.provenance_command import provenance
 from cli.chat.chat_command import chat
 from cli.demo.demo_command import demo
 from cli.exits import EXIT_CODES_HELP, CommandGroup
@@ -41,6 +42,7 @@ app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 batch.command("items")(items)
 batch.command("stream")(stream)
 batch.command("audit")(audit)
+batch.command("provenance")(provenance)
 for name, group in {"batch": batch, "jobs": jobs, "dlq": dlq, "webhooks": webhooks}.items():
     app.add_typer(group, name=name, no_args_is_help=True, epilog=EXIT_CODES_HELP)
 for name, group in {

@@ -23,6 +23,7 @@ from jobs.errors import InvalidFieldError
 from jobs.estimates.job_eta import is_running
 from jobs.ordering.ordered_files import job_positions
 from jobs.store.keyset_pages import unknown_cursor_error
+from results.finaliser.line_provenance import shown_provenance
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_custom_ids import ItemCustomIds, SearchOverdueError, TimedReads, find_index
 from results.views.item_status import (
@@ -259,7 +260,7 @@ def item_object(
         "waiting_reason": reason and reason.value,
         "retry_at": seconds(row.due_at) if item.status is ItemStatus.RETRYING else None,
         "worker": item.replica_id if item.status is ItemStatus.DISPATCHED else None,
-        "model_version": source.job.model_version,
+        "model_version": row.ran_version or _pinned_version(source.job),
         "status_code": row.status_code or None,
         "error": _error(item) if has_ended else None,
         "usage": usage_object(row) if has_ended else None,
@@ -269,7 +270,14 @@ def item_object(
         ),
         "stages": stages_object(source.job, row),
         "failures": [failure_object(failure) for failure in item.failures],
+        "millrace": row.ran_version and shown_provenance(row.ran_version, row.ran_engine),
     }
+
+
+def _pinned_version(job: Any) -> str | None:
+    """Return the version that runs the items of a job; None if they have several."""
+    version: str = job.model_version
+    return None if len(job.models or ()) > 1 else version
 
 
 def stages_object(job: Any, row: Any) -> dict[str, float] | None:

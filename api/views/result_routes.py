@@ -126,13 +126,13 @@ class ResultStream:
 
     async def _lines(self, page: list[SequencedRow]) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a page. Bodies that moved to another object are looked up again."""
-        if any(row.item_index >= self._source.total_count for _, row in page):
+        if any(row.item_index >= self._source.total_count for _, row, _ in page):
             await self._reload()  # a file was appended meanwhile
         for _ in range(_RELOADS_MAX):
             rendered = self._rendered
             rest = [row for row in page if row.sequence > self._after]
             self._blocks = blocks = rendered.blocks(rest)
-            reads_files = any(row.body_key or row.custom_id is None for _, row in rest)
+            reads_files = any(row.body_key or row.custom_id is None for _, row, _ in rest)
             try:
                 while (block := await self._next(blocks, in_thread=reads_files)) is not None:
                     yield block

@@ -88,7 +88,7 @@ class ResultPageCache:
 
 
 def _size(page: list[SequencedRow]) -> int:
-    return sum(len(row.body or b"") + _ROW_BYTES for _, row in page)
+    return sum(len(row.body or b"") + _ROW_BYTES for _, row, _ in page)
 
 
 _DISPATCHED_S: Final = 1.0

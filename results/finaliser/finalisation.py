@@ -25,6 +25,7 @@ from jobs.store.outbox import event_insert
 from jobs.tables.jobs import jobs
 from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.item_rows import RowDecrypter, item_rows
+from results.finaliser.line_provenance import read_line_tags
 from results.finaliser.output_files import ResultFiles, result_prefix, write_result_files
 from results.finaliser.output_lines import ItemRow
 from storage.objects.object_store import ObjectStore, StoredObject
@@ -69,6 +70,7 @@ def finalise(
     with engine.connect() as connection:
         job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
         inputs = input_files(connection, job)
+        tags = read_line_tags(connection, lease.job_id)  # the job is settled: all of them
     rows: Iterator[ItemRow] = item_rows(
         engine, lease.job_id, day=job_day(job.created_at), total_count=job.total_count, check=check
     )
@@ -76,7 +78,7 @@ def finalise(
         rows = map(RowDecrypter(store, job.id).decrypt, rows)
     custom_ids = CompleteCustomIds(store, inputs)
     written = write_result_files(
-        store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids
+        store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids, tags=tags
     )
     if count := custom_ids.unreadable_count:
         LOG.error("lines of an input file are unreadable", extra={"job": job.id, "lines": count})

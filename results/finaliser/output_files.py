@@ -1,6 +1,6 @@
 """Writes the output and error file of a settled job as two objects of one lease epoch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from uuid import UUID
 from core.object_names import RESULTS
 from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.output_lines import (
-    AFTER_BODY,
     ANSWER_GONE,
     ItemRow,
     LineTemplate,
+    after_body,
     belongs_to_output,
     one_line,
 )
@@ -21,6 +21,7 @@ from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, StoredObject, Upload
 
 _BUFFER_BYTES: Final = 512 * 1024
+_NO_TAGS: Final[Mapping[int, bytes]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,11 @@ def write_result_files(
     job_id: UUID,
     epoch: int,
     custom_ids: CompleteCustomIds,
+    tags: Mapping[int, bytes] = _NO_TAGS,
 ) -> ResultFiles:
     """Write every row to the file that it belongs to; an error leaves no object behind.
 
+    `tags` are the last fields of lines by the number of their provenance.
     Raises ObjectExistsError when another attempt with this epoch has written the files.
     """
     prefix = f"{result_prefix(job_id)}{epoch}/"
@@ -62,10 +65,11 @@ def write_result_files(
             if custom_id is None:
                 custom_id = custom_ids.at(row.item_index)
             file = output if belongs_to_output(row) else error
+            tag = b"" if row.provenance is None else tags.get(row.provenance, b"")
             if row.body_key is None or not row.status_code:
-                file.write(template.line(row, custom_id))
+                file.write(template.line(row, custom_id, tag))
             else:
-                _write_stored(file, template, row, custom_id, store)
+                _write_stored(file, template, row, custom_id, store, tag)
         stored = output.complete()
         try:
             return ResultFiles(stored, error.complete())
@@ -76,7 +80,12 @@ def write_result_files(
 
 
 def _write_stored(
-    file: "_Buffered", template: LineTemplate, row: ItemRow, custom_id: str, store: ObjectStore
+    file: "_Buffered",
+    template: LineTemplate,
+    row: ItemRow,
+    custom_id: str,
+    store: ObjectStore,
+    tag: bytes,
 ) -> None:
     """Write the line of an answer that is an object of its own.
 
@@ -87,13 +96,13 @@ def _write_stored(
         blocks = store.read(row.body_key)
     except ObjectNotFoundError:
         failed = row._replace(status_code=0, error_code=ANSWER_GONE, error_message=None)
-        file.write(template.line(failed, custom_id))
+        file.write(template.line(failed, custom_id, tag))
         return
     file.write((template.before_body(row, custom_id),))
     with blocks:
         for block in blocks:
             file.write((one_line(block),))
-    file.write((AFTER_BODY,))
+    file.write((after_body(tag),))
 
 
 class _Buffered:

@@ -2,6 +2,8 @@ r"""Lines of output and error files in the format of OpenAI's batch API; bodies 
 
 {"id":"batch_req_…","custom_id":…,"response":{"status_code":…,"request_id":"req_…","body":…},
 "error":null}\n          or          "response":null,"error":{"code":…,"message":…}}\n
+
+The line of an item that ran ends with its version and engine (see `line_provenance`).
 """
 
 from collections.abc import Mapping
@@ -31,7 +33,7 @@ ERROR_MESSAGES: Final[Mapping[str, str]] = {
 """Messages of codes whose rows store none, which saves repeating them in a million rows."""
 
 AFTER_BODY: Final = b'},"error":null}\n'
-"""Ends a line after its body."""
+"""Ends a line without provenance after its body."""
 
 _FALLBACK_CODE: Final = "request_failed"
 _FALLBACK_MESSAGE: Final = "This request failed."
@@ -51,6 +53,12 @@ class ItemRow(NamedTuple):
     body: bytes | None
     body_key: str | None
     copied_from: int | None = None
+    provenance: int | None = None
+
+
+def after_body(tag: bytes) -> bytes:
+    """Return the end of a line after its body. `tag` is its last field, or empty."""
+    return b'},"error":null%b}\n' % tag if tag else AFTER_BODY
 
 
 class LineTemplate:
@@ -66,20 +74,23 @@ class LineTemplate:
             b'{"status_code":%%d,"request_id":"%b%%08x","body":' % names
         )
         self._unanswered = (
-            b'{"id":"%b%%08x","custom_id":%%b,"response":null,"error":%%b}\n' % names[:1]
+            b'{"id":"%b%%08x","custom_id":%%b,"response":null,"error":%%b%%b}\n' % names[:1]
         )
 
-    def line(self, row: ItemRow, custom_id: str | None) -> tuple[bytes, ...]:
-        """Return the parts of an item's line; its body, if any, is in the row."""
-        index, _, status_code, _, _, _, body, _, _ = row
+    def line(self, row: ItemRow, custom_id: str | None, tag: bytes = b"") -> tuple[bytes, ...]:
+        """Return the parts of an item's line; its body, if any, is in the row.
+
+        `tag` is the last field of the line, or empty.
+        """
+        index, _, status_code, _, _, _, body, _, _, _ = row
         if status_code == 0:
             error = error_value(row.error_code or _FALLBACK_CODE, row.error_message)
-            return (self._unanswered % (index, _encode(custom_id), error),)
+            return (self._unanswered % (index, _encode(custom_id), error, tag),)
         opening = self._opening % (index, _encode(custom_id), status_code, index)
-        return opening, one_line(body) if body else b"null", AFTER_BODY
+        return opening, one_line(body) if body else b"null", after_body(tag)
 
     def before_body(self, row: ItemRow, custom_id: str | None) -> bytes:
-        """Return the start of a line whose body is an object; the body and `AFTER_BODY` follow."""
+        """Return the start of a line whose body is an object; it and `after_body` follow."""
         index = row.item_index
         return self._opening % (index, _encode(custom_id), row.status_code, index)
 

@@ -98,12 +98,13 @@ _SHOWN: Final = item_columns(
     (
         *("outcome", "status_code", "attempt", "custom_id", "error_code", "error_message"),
         *(*TOKENS, "finished_at", "copied_from"),
-        *("queue_ms", "batch_wait_ms", "execution_ms", "result_ms"),
+        *("queue_ms", "batch_wait_ms", "execution_ms", "result_ms", "provenance"),
     )
 )
 
 _READ: Final = f"""
-SELECT span.item_index, ended.*, waiting.attempt AS next_attempt, waiting.due_at
+SELECT span.item_index, ended.*, waiting.attempt AS next_attempt, waiting.due_at,
+    ran.model_version AS ran_version, ran.engine AS ran_engine
 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS span (item_index)
 LEFT JOIN LATERAL (
     SELECT {_SHOWN} FROM items
@@ -114,6 +115,7 @@ LEFT JOIN LATERAL (
     WHERE job_id = :job AND item_retries.item_index = span.item_index
     ORDER BY attempt DESC LIMIT 1
 ) AS waiting ON true
+LEFT JOIN job_provenance ran ON ran.job_id = :job AND ran.number = ended.provenance
 WHERE {{condition}}
 ORDER BY span.item_index LIMIT :limit
 """  # noqa: S608  no outside input

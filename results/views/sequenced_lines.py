@@ -15,11 +15,12 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from results.finaliser.item_rows import RowDecrypter
+from results.finaliser.line_provenance import read_line_tags
 from results.finaliser.output_lines import (
-    AFTER_BODY,
     ANSWER_GONE,
     ItemRow,
     LineTemplate,
+    after_body,
     belongs_to_output,
     error_value,
     one_line,
@@ -74,7 +75,7 @@ Frame: TypeAlias = Callable[[int], tuple[bytes, bytes]]
 BLOCK_BYTES: Final = 64 * 1024
 
 _TAIL_BYTES: Final = 2  # a line of a file ends with a brace and a newline
-_GONE: Final = b'null},"error":' + error_value(ANSWER_GONE) + b"}\n"
+_GONE: Final = b'null},"error":' + error_value(ANSWER_GONE)
 
 
 class SequencedRow(NamedTuple):
@@ -82,6 +83,7 @@ class SequencedRow(NamedTuple):
 
     sequence: int
     row: ItemRow
+    tag: bytes = b""  # the last field of its line before the sequence
 
 
 def read_sequence(
@@ -96,7 +98,13 @@ def read_sequence(
     cursor = raw_cursor(connection)
     parameters = [after, after, job_id, job_id, after, limit, day, job_id, bytes_max, job_id]
     cursor.execute(READ_SEQUENCE, parameters, prepare=False, binary=True)
-    return [SequencedRow(sequence, ItemRow._make(row)) for sequence, *row in cursor]
+    found = [(sequence, ItemRow._make(row)) for sequence, *row in cursor]
+    if all(row.provenance is None for _, row in found):
+        return [SequencedRow(*one) for one in found]
+    tags = read_line_tags(connection, job_id)
+    return [
+        SequencedRow(sequence, row, tags.get(row.provenance or 0, b"")) for sequence, row in found
+    ]
 
 
 def sequence_of(connection: sa.Connection, job_id: UUID, item_index: int) -> int | None:
@@ -140,11 +148,11 @@ class SequencedLines:
             self._decrypter = RowDecrypter(self._store, self._source.job_id)
         rows = list(rows)
         custom_ids = self._custom_ids.by_index(
-            row.item_index for _, row in rows if row.custom_id is None
+            row.item_index for _, row, _ in rows if row.custom_id is None
         )
         pending: list[bytes] = []
         size = 0
-        for sequence, found in rows:
+        for sequence, found, tag in rows:
             if pending and found.body_key is not None:  # reading the object may fail: yield first
                 yield b"".join(pending)
                 pending, size = [], 0
@@ -153,9 +161,9 @@ class SequencedLines:
             custom_id = custom_ids[row.item_index] if row.custom_id is None else row.custom_id
             tail = b',"sequence":%d}' % sequence + after
             if row.body_key is not None and row.status_code:
-                yield from self._large(row, custom_id, before, tail)
+                yield from self._large(row, custom_id, (before, tail), tag)
             else:
-                *parts, last = self._template.line(row, custom_id)
+                *parts, last = self._template.line(row, custom_id, tag)
                 pending += (before, *parts, last[:-_TAIL_BYTES], tail)
                 size += sum(map(len, parts)) + len(last)
             self.after = sequence
@@ -178,34 +186,35 @@ class SequencedLines:
         return decrypted
 
     def _large(
-        self, row: ItemRow, custom_id: str | None, before: bytes, tail: bytes
+        self, row: ItemRow, custom_id: str | None, frame: tuple[bytes, bytes], tag: bytes
     ) -> Iterator[bytes]:
         """Yield a line whose body is an object, or in the file of a terminal job."""
+        before, tail = frame
         file = self._source.output if belongs_to_output(row) else self._source.error
         if self._source.is_terminal:
-            yield from self._from_file(row, file, custom_id, (before, tail))
+            yield from self._from_file(row, file, custom_id, (before, tag, tail))
             return
         assert row.body_key is not None
         with self._store.read(row.body_key) as blocks:
             yield before + self._template.before_body(row, custom_id)
             yield from map(one_line, blocks)
-        yield AFTER_BODY[:-_TAIL_BYTES] + tail
+        yield after_body(tag)[:-_TAIL_BYTES] + tail
 
     def _from_file(
         self,
         row: ItemRow,
         file: StoredFile | None,
         custom_id: str | None,
-        frame: tuple[bytes, bytes],
+        frame: tuple[bytes, bytes, bytes],
     ) -> Iterator[bytes]:
-        before, tail = frame
+        before, tag, tail = frame
         found = None
         if file is not None:
             lines = ResultFileLines(self._store, file, self._source.job_id)
             with suppress(ObjectNotFoundError):  # deleted since the source was read
                 found = lines.find_line(row.item_index)
         if file is None or found is None:
-            yield before + self._template.before_body(row, custom_id) + _GONE[:-_TAIL_BYTES] + tail
+            yield before + self._template.before_body(row, custom_id) + _GONE + tag + tail
             return
         offset, length = found
         with self._store.read(file.key, offset=offset, length=length - _TAIL_BYTES) as blocks:
