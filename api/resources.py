@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from core.ids import FILE, JOB, public_id
 from jobs.store.controls import OPEN_STATES
 from jobs.store.job_schedule import job_opening
+from jobs.validation.pinned_models import pins_of
 from registry.models import ModelVersion
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ def batch_object(
             **outcomes,
             "pending": max(0, total - sum(outcomes.values())),
             "error_count": row.error_count,
+            "models": _models(row),
             "deduplicate": row.deduplicate,
             "deduplicated_items": row.copied,
             "eta": shown.get("eta"),
@@ -80,6 +82,16 @@ def batch_object(
             **_controls(row),
         },
     }
+
+
+def _models(row: sa.Row[Any]) -> list[dict[str, object]] | None:
+    """Return the models that its requests name, as the job keeps them; None before validation."""
+    if row.model is None:
+        return None
+    return [
+        {"model": name, "version": pin["version"], "base_version": pin["base_version"] or None}
+        for name, pin in pins_of(row).items()
+    ]
 
 
 def _controls(row: sa.Row[Any]) -> dict[str, object]:

@@ -19,6 +19,8 @@ from core.limits import CHUNK_BYTES_MAX
 from core.object_names import lines_key
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor
+from jobs.expansion.item_models import ItemModels
+from jobs.expansion.job_loads import JOB_CLASS
 from jobs.input.line_reader import InputChangedError, Line, decode_validated, input_lines
 from jobs.ordering.ordered_files import PREFIX_BYTES_MAX, parse_ordered_line
 from jobs.settings import LINE_BYTES_CEILING
@@ -31,8 +33,6 @@ from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.records import Chunk, Item, JobRef
 
 _LOG: Final = logging.getLogger(__name__)
-
-JOB_CLASS: Final = "bulk"
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -61,11 +61,15 @@ class ItemReader:
         cursor: ExpansionCursor,
         order_key: str = "",
         first_index: int = 0,
+        models: ItemModels | None = None,
     ) -> None:
         """Open the file, or the lines of its order. Raises the errors of `ObjectStore.read`.
 
-        `first_index` is that of the first item of the file.
+        `first_index` is that of the first item of the file. `models` notes those of the items that
+        are read; None: the job has one.
         """
+        self.models = models
+        self._parse_item = parse_item if models is None else models.noting(parse_item)
         self.cursor = cursor  # behind the last item that was read
         self._endpoint = job.endpoint
         self._is_ordered, self._first_index = bool(order_key), first_index
@@ -88,7 +92,8 @@ class ItemReader:
         """
         items: list[Item] = []
         index, byte_count = self.cursor.item_index, 0
-        parse = self._parse_ordered if self._is_ordered else self._parse
+        plain = self._parse if self.models is None else self._parse_and_note
+        parse = self._parse_ordered if self._is_ordered else plain
         number, end = self.cursor.line_number, self.cursor.byte_offset
         while len(items) < count_max and byte_count < bytes_max:
             next_line = next(self._lines, None)
@@ -110,6 +115,9 @@ class ItemReader:
     def _parse(self, index: int, offset: int, line: bytes | None, expected: float) -> Item:
         return parse_item(index, offset, line, self._endpoint, expected)
 
+    def _parse_and_note(self, index: int, offset: int, line: bytes | None, expected: float) -> Item:
+        return self._parse_item(index, offset, line, self._endpoint, expected)
+
     def _parse_ordered(
         self, position: int, _offset: int, entry: bytes | None, expected: float
     ) -> Item:
@@ -121,7 +129,7 @@ class ItemReader:
         if found.position + self._first_index != position:
             raise InputChangedError(index=position)
         index = found.item_index + self._first_index
-        return parse_item(
+        return self._parse_item(
             index, found.offset, found.line, self._endpoint, expected, prefix_group=found.group
         )
 
@@ -164,12 +172,14 @@ def send_items(
     items: Iterable[Item],
     keys: DataKeys | None = None,
     positions: Mapping[int, int] | None = None,
+    models: ItemModels | None = None,
 ) -> int:
     """Send items as chunk records; return how many items. Await their acknowledgement
     before relying on them.
 
-    `positions` are those in the order of the job, by index; None: it is that of the indexes. A job
-    with a key needs `keys`: its bodies are sent encrypted, without their `custom_id`s.
+    `positions` are those in the order of the job, by index; None: it is that of the indexes.
+    `models` has noted those of the items; None: all have that of `job`.
+    A job with a key needs `keys`: its bodies are sent encrypted, without their `custom_id`s.
     Raises DataKeyDestroyedError, and the errors of the object store for such a job.
     """
     count = 0
@@ -177,9 +187,10 @@ def send_items(
         if keys is None:  # never send these bodies in clear
             raise DataKeyDestroyedError(job=job.job_id)
         items = encrypt_items(job, items, keys.load_or_create(job.key_name))
-    for chunk in split_into_chunks(items):
+    chunks = ((job, chunk) for chunk in split_into_chunks(items))
+    for ref, chunk in chunks if models is None else models.chunks(job, items):
         position = None if positions is None else positions[chunk[0].index]
-        send_chunk(sender, Chunk(job, chunk, position=position), JOB_CLASS)
+        send_chunk(sender, Chunk(ref, chunk, position=position), JOB_CLASS)
         count += len(chunk)
     return count
 

@@ -16,18 +16,12 @@ from core.stages import Stage
 from core.tenant_claims import PLAIN_CLAIM
 from jobs import metrics
 from jobs.expansion.cursors import ExpansionCursor, advance_cursor
-from jobs.expansion.emission import (
-    JOB_CLASS,
-    ItemReader,
-    record_job_failure,
-    send_items,
-)
-from jobs.expansion.job_loads import OpenJob
+from jobs.expansion.emission import ItemReader, record_job_failure, send_items
+from jobs.expansion.job_loads import JOB_CLASS, OpenJob
 from jobs.expansion.known_claims import ClaimOf
 from jobs.expansion.leased_jobs import LeasedJob, LeasedJobs
 from jobs.expansion.reader_slots import WAIT_S_MAX, ReaderSlots, wait_for_opening
 from jobs.expansion.windows import rotate
-from jobs.input.input_files import InputFile
 from jobs.input.line_reader import InputChangedError, file_lines
 from jobs.leasing.job_backoff import JobBackoff
 from jobs.ordering.last_items import longest_last_items_first
@@ -39,7 +33,6 @@ from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 from topics.clients.tracked_sends import TrackedSends
 from topics.metrics import STAGE_SECONDS
-from topics.records.chunks import job_has_space
 from topics.records.records import Item, JobRef
 
 ROUND_ITEMS_MAX: Final = 10_000
@@ -113,7 +106,7 @@ class Expander:
                     break
                 leased = self.leased_jobs.by_id[job_id]
                 self._last_job_id = job_id
-                if not job_has_space(self.producer, leased.job.ref, JOB_CLASS):
+                if not leased.job.has_space(self.producer):
                     continue
                 count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
                 if move := self._emit(leased, count_max, ROUND_BYTES_MAX - byte_count):
@@ -181,7 +174,7 @@ class Expander:
                 items = longest_last_items_first(items, index, job.total)
                 positions = {item.index: place for place, item in enumerate(items, index)}
             originals = self._without_copies(job, items) if job.deduplicates else items
-            send_items(sends, ref, originals, self._keys, positions)
+            send_items(sends, ref, originals, self._keys, positions, reader.models)
             self._observe_stages(job, index)
         except MillraceError as failure:
             self._suspend_failed(leased, failure)
@@ -214,7 +207,7 @@ class Expander:
         if leased.opening is None:
             start = leased.job.files.reading_start(leased.cursor)
             leased.opening = self.slots.start(
-                partial(self._open_reader, ref, start, leased.job.files.file_at(start.item_index)),
+                partial(self._open_reader, leased.job, ref, start),
                 has_failed=self.backoff.has_failed(ref.job_id),
             )
         left_s = self._open_until_s - self.clock.monotonic_s()
@@ -223,11 +216,13 @@ class Expander:
         self._adopt(leased)
         return leased.reader
 
-    def _open_reader(self, ref: JobRef, start: ExpansionCursor, file: InputFile) -> ItemReader:
+    def _open_reader(self, job: OpenJob, ref: JobRef, start: ExpansionCursor) -> ItemReader:
         """Load the key of a job, if it has one, and open its file. Called in a slot's thread."""
+        file = job.files.file_at(start.item_index)
         if ref.key_name:
             self._keys.load_or_create(ref.key_name)
-        open_file = partial(ItemReader, self.objects, ref, start, file.order_key, file.first_index)
+        place = (file.order_key, file.first_index)
+        open_file = partial(ItemReader, self.objects, ref, start, *place, job.item_models())
         try:
             return open_file()
         except ObjectNotFoundError:

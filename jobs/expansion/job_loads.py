@@ -1,8 +1,8 @@
 """Reads the load of every open job, and the full state of the jobs to expand."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from core.object_names import job_key_name
 from core.states import JobKind, JobState
 from jobs.expansion.cursors import ExpansionCursor
+from jobs.expansion.item_models import ItemModels, ref_of_model
 from jobs.expansion.known_claims import CLAIM_COLUMNS, claim_in
 from jobs.expansion.load_sums import JobLoad
 from jobs.expansion.pool_versions import SEPARATOR
@@ -21,8 +22,11 @@ from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
 from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from tenancy.tables import tenants
+from topics.clients.producer import PartitionSender
+from topics.records.chunks import job_has_space
 from topics.records.records import JobRef
 
+JOB_CLASS: Final = "bulk"
 ROLE: Final = "intake"
 """The lease role of intake, to validate, expand and re-emit jobs."""
 
@@ -59,6 +63,8 @@ class OpenJob:
     deduplicates: bool = False  # its copies are not emitted
     accepted_s: float = 0.0  # since the epoch, by the database's time
     ready_s: float = 0.0  # the same: its input was valid
+    pins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Version and base version by name, if its requests name several models."""
 
     def ref_at(self, item_index: int) -> JobRef:
         """Return the job reference for the record of an item, with the file that holds it."""
@@ -66,6 +72,21 @@ class OpenJob:
         if file.key == self.ref.input_key:
             return self.ref
         return msgspec.structs.replace(self.ref, input_key=file.key)
+
+    def has_space(self, sender: PartitionSender) -> bool:
+        """Whether all partitions that its chunks go to have space."""
+        return all(job_has_space(sender, ref, JOB_CLASS) for ref in self.model_refs())
+
+    def item_models(self) -> ItemModels | None:
+        """Return what notes the models of its items; None if they have that of `ref`."""
+        return ItemModels(self.pins) if self.pins else None
+
+    def model_refs(self) -> Iterator[JobRef]:
+        """Yield the job reference for each of its models."""
+        if not self.pins:
+            yield self.ref
+        for name, pin in self.pins.items():
+            yield ref_of_model(self.ref, name, pin)
 
 
 def _epoch(time: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
@@ -211,6 +232,7 @@ def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID
 
 def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
     expires_at: datetime = row.expires_at
+    pins: Mapping[str, Mapping[str, str]] = row.models or {}
     ref = JobRef(
         job_id=row.id,
         day=job_day(row.created_at),
@@ -225,6 +247,7 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         version=row.control_version,
         priority=row.priority,
         key_name=job_key_name(row.id) if row.zero_retention else "",
+        base_version=pins[row.model]["base_version"] if pins else "",
         **claim_in(row, row.pool)._asdict(),
     )
     cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
@@ -238,4 +261,5 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         row.deduplicate,
         row.created_at.timestamp(),
         ready_at.timestamp(),
+        pins if len(pins) > 1 else {},
     )

@@ -31,6 +31,8 @@ class ErrorCode(StrEnum):
     URL_MISMATCH = "url_mismatch"
     MODEL_MISMATCH = "model_mismatch"
     MODEL_NOT_FOUND = "model_not_found"
+    MODEL_RETIRED = "model_retired"
+    TOO_MANY_MODELS = "too_many_models"
     ENDPOINT_NOT_SUPPORTED = "endpoint_not_supported"
     EMPTY_FILE = "empty_file"
     TOO_MANY_TASKS = "too_many_tasks"

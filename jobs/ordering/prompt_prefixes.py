@@ -37,15 +37,15 @@ class PromptPrefixes:
         self._prompts, self._outputs = array("I"), array("I")
         self._is_full = False
 
-    def add(self, line_bytes: int, body: Mapping[str, Any]) -> None:
-        """Add the next item, with the bytes of its line."""
+    def add(self, line_bytes: int, body: Mapping[str, Any], salt: int = 0) -> None:
+        """Add the next item, with the bytes of its line. Items of equal `salt` share prefixes."""
         if len(self._sizes) >= ITEMS_MAX:
             self._is_full = True
             return
         self._sizes.append(min(line_bytes, _UINT32_MAX))
         self._prompts.append(min(line_bytes // _BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX))
         self._outputs.append(predicted_output(body))
-        self._hashes.extend(_hashes(body) if line_bytes >= _HASHED_BYTES_MIN else _NONE)
+        self._hashes.extend(_hashes(body, salt) if line_bytes >= _HASHED_BYTES_MIN else _NONE)
 
     def find_order(self) -> ItemOrder | None:
         """Return the order of the items; None if that of the file is as good."""
@@ -64,13 +64,14 @@ def _uint32(values: "array[int]") -> np.ndarray[Any, np.dtype[np.uint32]]:
     return np.frombuffer(values, dtype=np.uint32)
 
 
-def _hashes(body: Mapping[str, Any]) -> Sequence[int]:
+def _hashes(body: Mapping[str, Any], salt: int) -> Sequence[int]:
     text = prompt_start(body)
     length = len(text)
     if length < PREFIX_CHARS[0]:
         return _NONE
     return [
-        hash(text[:chars]) & _UINT32_MAX or 1 if chars <= length else 0 for chars in PREFIX_CHARS
+        (hash(text[:chars]) ^ salt) & _UINT32_MAX or 1 if chars <= length else 0
+        for chars in PREFIX_CHARS
     ]
 
 

@@ -16,7 +16,7 @@ from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import SystemClock
 from core.errors import LeaseLostError
 from jobs.expansion.cursors import fence_cursor
-from jobs.expansion.emission import JOB_CLASS, parse_item, send_items
+from jobs.expansion.emission import parse_item, send_items
 from jobs.expansion.job_loads import OPEN, OpenJob, open_jobs
 from jobs.input.input_files import InputFile, read_item_lines
 from jobs.leasing import leases
@@ -30,7 +30,6 @@ from storage.objects.object_store import ObjectStore
 from storage.postgres.database_times import seconds
 from topics.clients.producer import RecordProducer, RecordSender
 from topics.clients.tracked_sends import TrackedSends
-from topics.records.chunks import job_has_space
 from topics.records.records import JobRef
 
 _LOG: Final = logging.getLogger(__name__)
@@ -124,7 +123,7 @@ class ReEmitter:
             job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
         if job is None:
             return 0
-        if not job_has_space(self.producer, job.ref, JOB_CLASS):
+        if not job.has_space(self.producer):
             return 0  # its partition is unavailable; the job stays due
         indexes, failed = self._find_missing(job)
         with self.engine.begin() as connection:
@@ -242,12 +241,13 @@ def re_emit_items(
     count as a repeat. `expected_output` is the expected tokens of one sequence. Await the
     acknowledgements before relying on the items. Raises InputChangedError.
     """
-    count, keys = 0, DataKeys(objects, SystemClock())
+    count, keys, models = 0, DataKeys(objects, SystemClock()), job.item_models()
+    parse = parse_item if models is None else models.noting(parse_item)
     for file, file_indexes in job.files.group_by_file(indexes, lambda index: index):
         lines = read_item_lines(objects, file, file_indexes)
         groups = OrderPositions(objects, file.order_key) if file.order_key else None
         items = (
-            parse_item(
+            parse(
                 *line,
                 job.ref.endpoint,
                 expected_output,
@@ -261,7 +261,8 @@ def re_emit_items(
             else item
             for item in items
         )
-        count += send_items(sender, job.ref_at(file_indexes[0]), attempts, keys)
+        ref = job.ref_at(file_indexes[0])
+        count += send_items(sender, ref, attempts, keys, models=models)
     return count
 
 

@@ -23,12 +23,7 @@ from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.emission import (
-    JOB_CLASS,
-    parse_item,
-    record_job_failure,
-    send_items,
-)
+from jobs.expansion.emission import parse_item, record_job_failure, send_items
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import rotate
@@ -55,7 +50,6 @@ from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import RecordProducer
 from topics.clients.tracked_sends import TrackedSends
-from topics.records.chunks import job_has_space
 from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -158,7 +152,7 @@ class RetryEmitter:
             if self._has_elapsed(started_s, _SEND_S_MAX):
                 break
             job, self._last_job[pool] = loaded[job_id], job_id
-            if not job_has_space(self.producer, job.ref, JOB_CLASS):
+            if not job.has_space(self.producer):
                 continue  # its partition is unavailable
             sends = TrackedSends(self.producer)
             claimed = claim_retries(connection, job_id, job.ref.day, shares[job_id])
@@ -189,10 +183,12 @@ class RetryEmitter:
         is_stopped = partial(self._has_elapsed, started_s, _SEND_S_MAX)
         sent: list[Retry] = []
         unreadable = 0
+        models = job.item_models()
+        parse_line = parse_item if models is None else models.noting(parse_item)
         try:
             for file, ref, group in _read_groups(job, retries):
                 parse = partial(
-                    parse_item, endpoint=ref.endpoint, expected_output=self.expected_output(ref)
+                    parse_line, endpoint=ref.endpoint, expected_output=self.expected_output(ref)
                 )
                 items = read_retried_items(self.objects, file, group, parse, is_stopped)
                 if self._has_elapsed(started_s, _ROUND_S_MAX):
@@ -202,7 +198,7 @@ class RetryEmitter:
                     msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
                     for retry in found
                 )
-                send_items(sends, ref, attempts, self._keys)
+                send_items(sends, ref, attempts, self._keys, models=models)
                 sent += found
                 if is_stopped():
                     break

@@ -22,6 +22,7 @@ from jobs.store.copies import store_copies
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
+from jobs.validation.pinned_models import ModelsAtCreation, pinned_models
 from jobs.validation.validation_task import ExistingFiles
 from jobs.validation.validator import MEDIUM_BYTES_MAX, LeasedValidation
 from jobs.validation.verdicts import record_append_verdict
@@ -102,8 +103,8 @@ class AppendValidator:
             lease,
             files,
             endpoint=job.endpoint,
-            find_model=lambda _: None,  # the job has its model: another one is rejected earlier
-            existing=ExistingFiles(job.model, job.total_count, first_indexes),
+            find_model=ModelsAtCreation(self.engine, job.tenant_id, job.created_at).find,
+            existing=ExistingFiles(pinned_models(job), job.total_count, first_indexes),
         )
 
     def _read_valid(self, key: str, lease: Lease) -> Iterator[Line]:

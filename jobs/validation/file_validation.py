@@ -5,7 +5,7 @@ bytes for each id that occurs more than once.
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
@@ -28,10 +28,8 @@ from jobs.input.line_checks import (
 from jobs.input.line_reader import Line
 from jobs.ordering.item_order import ItemOrder
 from jobs.ordering.prompt_prefixes import ORDERED_ENDPOINTS, PromptPrefixes
+from jobs.validation.model_rule import FindModel, ModelRule, PinnedModels
 from registry.models import ModelVersion
-
-FindModel: TypeAlias = Callable[[str], ModelVersion | None]
-"""Returns the newest version of the model with this name."""
 
 ReadIds: TypeAlias = Callable[[], Iterable[str]]
 """Reads the ids of the existing items of a job; called once or twice."""
@@ -46,7 +44,7 @@ _DIGEST_BYTES: Final = 16
 class ExistingItems:
     """The items of a job to which a file is appended."""
 
-    model_name: str
+    models: PinnedModels
     item_count: int
     read_ids: ReadIds
 
@@ -62,6 +60,8 @@ class ValidationResult:
     is_expected_late: bool = False  # accepted, although the deadline is not expected to be met
     assessed_deadline: datetime | None = None  # that the job cannot meet; None: no such estimate
     order: ItemOrder | None = field(default=None, compare=False)  # None: that of the file
+    names: Mapping[str, ModelVersion] = field(default_factory=dict, compare=False)
+    """The new model names, in the order of their first lines; `model` is that of the first."""
 
 
 def validate_file(  # noqa: PLR0913  the limits are settings of the caller
@@ -77,13 +77,15 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
 ) -> ValidationResult:
     """Check every line of a file; stop early only at `items_max` items of its job.
 
-    `line_bytes_max` is the limit of `read_lines`, for error messages. An appended file must have
-    the model of the `existing` items and none of their ids. All errors are counted and the first
-    ones kept. `orders_items`: find an order by shared prefixes. Raises the errors of reading.
+    `line_bytes_max` is the limit of `read_lines`, for error messages. An appended file may name
+    what fits the models of the `existing` items, and none of their ids. All errors are counted and
+    the first ones kept. `orders_items`: find an order by shared prefixes. Raises the errors of
+    reading.
     """
     prefixes = PromptPrefixes() if orders_items and endpoint in ORDERED_ENDPOINTS else None
     findings = _Findings()
-    model = _ModelRule(endpoint, find_model, name=existing.model_name if existing else None)
+    model = ModelRule(endpoint, find_model, existing.models if existing else None)
+    last_name, salt = None, 0
     hashes = array("q")
     count = 0
     count_max = items_max - (
@@ -114,12 +116,15 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
         error = request_error(value, endpoint, number)
         if error is None:
             error = body_limit_error(line, value, body_limits, number)
-        if error is None and value["body"]["model"] != model.name:
+        if error is None and value["body"]["model"] != last_name:
             error = model.error(value["body"]["model"], number)
+            if error is None:
+                last_name = value["body"]["model"]
+                salt = model.prefix_salt(last_name)
         if error:
             findings.add(error)
         elif prefixes is not None:
-            prefixes.add(len(line), value["body"])
+            prefixes.add(len(line), value["body"], salt)
     if not count:
         findings.add(LineError(ErrorCode.EMPTY_FILE, "The file has no requests."))
     if existing is not None:
@@ -127,7 +132,7 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     if repeated := repeated_hashes(hashes):
         seen = _digests(existing.read_ids(), repeated) if existing else set()
         findings.merge(_duplicates(read_lines(), repeated, seen))
-    result = findings.result(count, model.version)
+    result = replace(findings.result(count, model.version), names=model.names)
     if prefixes is None or result.error_count:
         return result
     return replace(result, order=prefixes.find_order())
@@ -158,45 +163,6 @@ class _Findings:
 
     def result(self, count: int, model: ModelVersion | None) -> ValidationResult:
         return ValidationResult(count, model, tuple(self._first), self._count)
-
-
-class _ModelRule:
-    """All lines of a job must have the same model; it exists and serves the job's endpoint."""
-
-    def __init__(self, endpoint: str, find_model: FindModel, *, name: str | None) -> None:
-        self._endpoint = endpoint
-        self._find_model = find_model
-        self.name = name
-        self.version: ModelVersion | None = None
-        self._unknown: set[str] = set()
-
-    def error(self, name: str, line: int) -> LineError | None:
-        """Return the error of a model name that differs from the name of earlier lines.
-
-        An unknown model does not become the job's model: a mistake in one line must not make the
-        other lines invalid.
-        """
-        if self.name is not None:
-            message = "All requests of a batch must name the same model."
-            return LineError(ErrorCode.MODEL_MISMATCH, message, "body.model", line)
-        self.version = self._find(name)
-        if self.version is None:
-            message = "The model does not exist."
-            return LineError(ErrorCode.MODEL_NOT_FOUND, message, "body.model", line)
-        self.name = name
-        if self._endpoint not in self.version.endpoints:
-            message = "The model does not serve the endpoint of the batch."
-            return LineError(ErrorCode.ENDPOINT_NOT_SUPPORTED, message, "body.model", line)
-        return None
-
-    def _find(self, name: str) -> ModelVersion | None:
-        """Look each name up once; after `ERROR_LINES_MAX` unknown names, none is looked up."""
-        if name in self._unknown or len(self._unknown) >= ERROR_LINES_MAX:
-            return None
-        version = self._find_model(name)
-        if version is None:
-            self._unknown.add(name)
-        return version
 
 
 def repeated_hashes(hashes: "array[int]") -> frozenset[int]:

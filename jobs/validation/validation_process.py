@@ -22,7 +22,8 @@ from typing import Final
 
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
-from jobs.validation.file_validation import FindModel, ValidationResult
+from jobs.validation.file_validation import ValidationResult
+from jobs.validation.model_rule import FindModel
 from jobs.validation.validation_task import ReadFile, ValidationTask
 
 NICENESS: Final = 10
@@ -50,7 +51,7 @@ class ReadBlock:
 
 @dataclass(frozen=True, slots=True)
 class FindModelByName:
-    """Asks for the newest version of a model."""
+    """Asks for the version that a name means to the job."""
 
     name: str
 

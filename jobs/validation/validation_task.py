@@ -7,12 +7,8 @@ from typing import TypeAlias
 from core.bodies.body_limit_settings import BodyLimits
 from jobs.input.line_reader import custom_id_of, decode_validated, input_lines
 from jobs.settings import LINE_BYTES_CEILING
-from jobs.validation.file_validation import (
-    ExistingItems,
-    FindModel,
-    ValidationResult,
-    validate_file,
-)
+from jobs.validation.file_validation import ExistingItems, ValidationResult, validate_file
+from jobs.validation.model_rule import FindModel, PinnedModels
 
 ReadFile: TypeAlias = Callable[[int], Iterable[bytes]]
 """Reads a file of the job from its start, block by block, given its number from 0."""
@@ -22,7 +18,7 @@ ReadFile: TypeAlias = Callable[[int], Iterable[bytes]]
 class ExistingFiles:
     """The files of a job to which another one is appended."""
 
-    model_name: str
+    models: PinnedModels
     item_count: int
     first_indexes: tuple[int, ...]
     """Index of the first item of each file."""
@@ -63,4 +59,4 @@ def _existing_items(files: ExistingFiles, read_file: ReadFile) -> ExistingItems:
             for index, (_, _, line) in enumerate(lines, first_index):
                 yield decode_validated(custom_id_of, line, index)
 
-    return ExistingItems(files.model_name, files.item_count, read_ids)
+    return ExistingItems(files.models, files.item_count, read_ids)

@@ -32,11 +32,12 @@ from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
 from jobs.store.copies import store_copies
 from jobs.tables.jobs import jobs
 from jobs.validation.feasibility import Feasibility
-from jobs.validation.file_validation import FindModel, ValidationResult
+from jobs.validation.file_validation import ValidationResult
+from jobs.validation.model_rule import FindModel
+from jobs.validation.pinned_models import ModelsAtCreation
 from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validation_task import ExistingFiles, ValidationTask
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
-from registry.models import ModelVersion, find_model
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore
 from storage.postgres.engines import DATABASE_UNAVAILABLE
@@ -129,12 +130,18 @@ class Validator:
         with self._engine.begin() as connection:
             job = connection.execute(
                 sa.select(
-                    jobs.c.endpoint, jobs.c.input_key, jobs.c.input_bytes, jobs.c.deduplicate
+                    jobs.c.tenant_id,
+                    jobs.c.created_at,
+                    jobs.c.endpoint,
+                    jobs.c.input_key,
+                    jobs.c.input_bytes,
+                    jobs.c.deduplicate,
                 ).where(jobs.c.id == lease.job_id)
             ).one()
         file = InputFile(job.input_key, 0, job.input_bytes)
+        models = ModelsAtCreation(self._engine, job.tenant_id, job.created_at)
         result = self._validation.validate(
-            lease, [file], endpoint=job.endpoint, find_model=self._find_model
+            lease, [file], endpoint=job.endpoint, find_model=models.find
         )
         copies = 0
         if job.deduplicate and not result.error_count:
@@ -153,10 +160,6 @@ class Validator:
             metrics.JOBS_REFUSED.inc()
         if state is JobState.IN_PROGRESS and order is not None:
             record_order(lease.job_id, order)
-
-    def _find_model(self, name: str) -> ModelVersion | None:
-        with self._engine.begin() as connection:
-            return find_model(connection, name)
 
 
 def free_slots(threads: int, running: Sequence[int], size: int) -> int:

@@ -25,6 +25,7 @@ from jobs.store.tenant_quarantines import quarantine_end
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
+from jobs.validation.pinned_models import model_columns, new_pins, pins_of
 from storage.postgres.outbox import NOTIFY_OUTBOX
 
 VALIDATION_DUE = sa.and_(
@@ -115,10 +116,8 @@ def _accepted(
     assert result.model is not None
     columns: dict[str, object] = {
         "total_count": result.item_count,
-        "model": result.model.name,
-        "model_version": result.model.version,
-        "pool": result.model.pool,
         "expected_late": result.is_expected_late,
+        **model_columns(result.names or {result.model.name: result.model}),
     }
     if is_cancelling:
         return JobState.CANCELLING, columns
@@ -194,10 +193,14 @@ def record_append_verdict(
     if updated.rowcount == 0:
         return None
     added = 0 if result.error_count else result.item_count
+    pinned: dict[str, object] = {}
+    if added and result.names:
+        pinned["models"] = pins_of(job) | new_pins(result.names)
     connection.execute(
         sa.update(jobs)
         .where(jobs.c.id == job_id)
         .values(
+            **pinned,
             total_count=jobs.c.total_count + added,
             total_final=job.sealed and not has_unvalidated(connection, job_id),
             control_version=jobs.c.control_version + 1,  # makes intake reload the job

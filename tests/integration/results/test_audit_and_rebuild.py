@@ -48,6 +48,7 @@ from tests.integration.results.outcomes import (
     scalars,
 )
 from tests.integration.results.test_copied_results import add_copies, assert_complete, deduplicating
+from tests.integration.results.test_provenance import assert_counts_are_exact
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
@@ -148,6 +149,7 @@ def test_rebuild_swaps_differing_rows_only_with_apply(engine: sa.Engine, log: Jo
     rebuilt = [row.subject for row in operations if row.action == "job.rebuilt"]
     assert rebuilt == [public_id(JOB, job_id)]
     assert_totals_agree(engine, job_id)
+    assert_counts_are_exact(engine, job_id)
     rows, counted, billed, slices, _ = log.state(job_id)
     rows_before, counted_before, billed_before, slices_before, _ = right
     moment = [column.name for column in items.c].index("finished_at")

@@ -4,6 +4,7 @@ import json
 import pickle
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakSet
@@ -15,6 +16,7 @@ from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import NESTING_MAX, ErrorCode, LineError
 from jobs.input.line_reader import input_lines
 from jobs.validation.file_validation import ExistingItems, ValidationResult, validate_file
+from jobs.validation.model_rule import PinnedModels
 from registry.models import ModelVersion
 
 ENDPOINT = "/v1/embeddings"
@@ -24,6 +26,8 @@ SMALL = ModelVersion(
 CHAT = ModelVersion(
     "chat", "1", "pool", "simulated", ("/v1/chat/completions",), datetime(2026, 1, 1, tzinfo=UTC)
 )
+OTHER = replace(SMALL, name="other", version="2")
+PINNED = PinnedModels(frozenset({"small"}), "pool", "1")
 SECRET = "the patient said"
 
 
@@ -43,7 +47,7 @@ LONG_LINE = with_input(b'"%s"' % (b"x" * 500))
 
 def validated(*lines: bytes, line_bytes_max: int = 2**20, **given: Any) -> ValidationResult:
     data = b"\n".join(lines)
-    models = {"small": SMALL, "chat": CHAT}
+    models = {"small": SMALL, "chat": CHAT, "other": OTHER}
     defaults: dict[str, Any] = {
         "items_max": 1000,
         "find_model": models.get,
@@ -182,7 +186,7 @@ def test_an_unknown_first_model_does_not_invalidate_other_lines() -> None:
     found = validated(mistake, line("b"), line("c"), mistake.replace(b'"a"', b'"d"'))
     assert [(e.line, e.code) for e in found.errors] == [
         (1, ErrorCode.MODEL_NOT_FOUND),
-        (4, ErrorCode.MODEL_MISMATCH),
+        (4, ErrorCode.MODEL_NOT_FOUND),
     ]
 
 
@@ -200,7 +204,7 @@ def test_unknown_models_are_looked_up_once_and_up_to_a_limit() -> None:
     ("item_count", "is_refused"), [(7, False), (8, True), (10, True), (12, True)]
 )
 def test_items_of_earlier_files_count_against_the_limit(item_count: int, is_refused: bool) -> None:
-    existing = ExistingItems("small", item_count, list)
+    existing = ExistingItems(PINNED, item_count, list)
     found = validated(*map(line, "abc"), items_max=10, existing=existing)
     assert found.error_count == is_refused
     if is_refused:
@@ -220,7 +224,7 @@ def test_items_of_earlier_files_count_against_the_limit(item_count: int, is_refu
             None,
         ),
         (
-            [line("a"), line("b", body={"model": "chat"}), line("c")],
+            [line("a"), line("b", body={"model": "other"}), line("c")],
             {},
             ErrorCode.MODEL_MISMATCH,
             2,

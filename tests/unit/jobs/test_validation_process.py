@@ -17,6 +17,7 @@ from core.clock import SystemClock
 from core.errors import LeaseLostError
 from jobs.input.line_reader import InputChangedError
 from jobs.validation.file_validation import ValidationResult
+from jobs.validation.model_rule import PinnedModels
 from jobs.validation.validation_process import (
     NICENESS,
     ValidationProcessError,
@@ -31,7 +32,11 @@ MODEL = ModelVersion(
 )
 TASK = ValidationTask("/v1/embeddings", 1000, 4096, DEFAULT_BODY_LIMITS)
 APPEND = ValidationTask(
-    "/v1/embeddings", 1000, 4096, DEFAULT_BODY_LIMITS, ExistingFiles("m", 3, (0, 2))
+    "/v1/embeddings",
+    1000,
+    4096,
+    DEFAULT_BODY_LIMITS,
+    ExistingFiles(PinnedModels(frozenset({"m"}), "pool", "1"), 3, (0, 2)),
 )
 
 
