@@ -355,5 +355,5 @@ def _degraded_headers(planned: PlannedCall) -> RawHeaders:
 
 
 def _version_header(planned: PlannedCall) -> tuple[bytes, bytes]:
-    name, value = version_header(planned.route.name, planned.route.version)
+    name, value = version_header(planned.job.model, planned.job.model_version)
     return name.encode(), value.encode()

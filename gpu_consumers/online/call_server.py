@@ -1,8 +1,10 @@
 """Runs one online call on the engine: loads its body and sends the pieces of its stream.
 
-Answers and pieces name the model version that answered in `system_fingerprint`. Engines write their
-own value into some chunks or none. It is replaced, so that the field always equals the header
-`x-millrace-model-version`.
+Answers and pieces name what answered in `system_fingerprint`: the value of the header
+`x-millrace-model-version`, and the first digits of the engine's hash if it is known. Engines write
+their own value into some chunks or none. It is replaced.
+
+    "system_fingerprint":"org/small@0f3c9a…+77ab01c2d3e4"
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.bodies.body_limits import find_exceeded_limit
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolBusyError
+from core.model_names import short_digest, version_in_full
 from gpu_consumers import metrics
 from gpu_consumers.adapters.adapter_slots import adapter_of
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer
@@ -46,13 +49,13 @@ def fingerprint_writer(
 ) -> WriteFingerprint:
     """Return a function that writes the fingerprint into a JSON object.
 
-    `engine` is the hash of the engine that answers; the field does not show it yet. For an endpoint
-    without the field, the function returns its argument.
+    `model` is the name in the request. `engine` is the hash of the engine that answers; empty:
+    unknown. For an endpoint without the field, the function returns its argument.
     """
-    del engine
     if endpoint not in _ENDPOINTS:
         return lambda payload: payload
-    field = b'"system_fingerprint":' + msgspec.json.encode(f"{model}@{version}")
+    fingerprint = version_in_full(model, version) + (engine and f"+{short_digest(engine)}")
+    field = b'"system_fingerprint":' + msgspec.json.encode(fingerprint)
 
     def write_fingerprint(payload: bytes) -> bytes:
         if _NAME in payload and (found := _FIELD.search(payload)) is not None:

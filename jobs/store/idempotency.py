@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
+from core.model_names import version_in_full
 from core.states import TERMINAL_STATES, JobState
 from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError, RequestNotFoundError
 from jobs.store.single_requests import find_request, is_answered_well
@@ -79,8 +80,8 @@ class StoredAnswer:
 
 
 def version_header(model: str, version: str) -> tuple[str, str]:
-    """Return the header that names the model version."""
-    return MODEL_VERSION, f"{model}@{version}"
+    """Return the header that names the version that ran for `model`, the name in the request."""
+    return MODEL_VERSION, version_in_full(model, version)
 
 
 def replayed_headers(model: str, version: str, degraded: str | None) -> tuple[tuple[str, str], ...]:

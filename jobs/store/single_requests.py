@@ -30,11 +30,11 @@ _CREATE: Final = sa.text(
     """
     WITH job AS (
         INSERT INTO jobs (id, tenant_id, kind, job_class, state, endpoint, input_key, input_bytes,
-            completion_window, traceparent, model, model_version, pool, degraded, total_count,
-            in_progress_at, expires_at)
+            completion_window, traceparent, model, model_version, pool, models, degraded,
+            total_count, in_progress_at, expires_at)
         VALUES (:job_id, :tenant_id, 'request', 'interactive', 'in_progress', :endpoint, :input_key,
             :input_bytes, :completion_window, :traceparent, :model, :model_version, :pool,
-            :degraded, 1,
+            CAST(:models AS jsonb), :degraded, 1,
             now(), now() + make_interval(secs => :timeout_s))
         RETURNING id, created_at
     ), counters AS (
@@ -73,6 +73,7 @@ class NewRequest:
     input_bytes: int
     timeout_s: float
     traceparent: str = ""
+    base_version: str = ""  # of an adapter
     degraded: str | None = None  # what was changed of it because of load; None: nothing
 
 
@@ -92,6 +93,10 @@ def input_line(custom_id: str, endpoint: str, body: bytes) -> bytes:
 def create_request(connection: sa.Connection, new: NewRequest) -> datetime:
     """Insert the job and return its `created_at`; the day of that time goes into its record."""
     parameters = asdict(new) | {"completion_window": f"{max(1, round(new.timeout_s))}s"}
+    base_version, parameters["models"] = parameters.pop("base_version"), None
+    if base_version:  # the other columns do not have it
+        pin = {"version": new.model_version, "base_version": base_version}
+        parameters["models"] = msgspec.json.encode({new.model: pin}).decode()
     created_at: datetime = connection.execute(_CREATE, parameters).scalar_one()
     return created_at
 

@@ -64,9 +64,10 @@ async def degrade_call(
         smaller = await _smaller_model(deps, call, now_s=now_s)
         if smaller is None:
             return call  # and it is refused
-        done["model"] = f"model={_item(smaller.route.name)};requested={_item(parsed.model)}"
+        name = smaller.route.requested_name
+        done["model"] = f"model={_item(name)};requested={_item(parsed.model)}"
         call, wait_s = smaller, deps.admission.queue(smaller.route.pool, now_s=now_s).wait_s
-        body = with_model(body, smaller.route.name)
+        body = with_model(body, name)
     cap = principal.degraded_output_tokens_max
     if cap is not None and wait_s > deps.threshold_s:
         capped = with_output_cap(parsed.endpoint, body, cap)
@@ -75,9 +76,9 @@ async def degrade_call(
             done["output_tokens"] = f"output_tokens={cap}"
     if not done or not _has_memory(exchange, len(parsed.body) + len(body)):
         return planned
-    parsed.client_body, parsed.body, parsed.model = parsed.body, body, call.route.name
+    parsed.client_body, parsed.body, parsed.model = parsed.body, body, call.job.model
     parsed.requested = requested_tokens(parsed.endpoint, body)
-    deps.charges.lower(charge, parsed.requested, model=call.route.name, now_s=now_s)
+    deps.charges.lower(charge, parsed.requested, model=call.job.model, now_s=now_s)
     job = msgspec.structs.replace(call.job, degraded=", ".join(done.values()))
     return replace(call, job=job, degraded_by=tuple(done))
 
@@ -111,6 +112,8 @@ async def _smaller_model(
         route = await deps.models.find(
             name, call.parsed.endpoint, left_s=left_s, tenant_id=call.principal.tenant_id
         )
+        if (route.name, route.version) == (call.route.name, call.route.version):
+            return None  # another name of the same version
         planned = _with_route(call, route)
         if not deps.admission.has_capacity(route.pool):
             return None
@@ -122,8 +125,9 @@ async def _smaller_model(
 def _with_route(call: PlannedCall, route: ModelVersion) -> PlannedCall:
     job = msgspec.structs.replace(
         call.job,
-        model=route.name,
+        model=route.requested_name,
         model_version=route.version,
+        base_version=route.base_version or "",
         pool=route.pool,
         reserved=reserved_share(call.principal.reserved_shares, route.pool),
     )

@@ -47,6 +47,7 @@ class _Key(msgspec.Struct, array_like=True, gc=False, frozen=True):
     tenant_id: UUID
     model: str
     version: str
+    base_version: str
     digest: bytes
 
 
@@ -84,9 +85,9 @@ class ResponseCache:
         digest = request_digest(parsed.endpoint, parsed.body)
         if digest is None:
             return None
-        return msgspec.msgpack.encode(
-            _Key(ttl_s, tenant_id, call.route.name, call.route.version, digest)
-        )
+        route = call.route
+        ran = (route.name, route.version, route.base_version or "")
+        return msgspec.msgpack.encode(_Key(ttl_s, tenant_id, *ran, digest))
 
     def find(self, key: bytes) -> CompleteResponse | None:
         """Return the cached response, and count the hit for the bill."""

@@ -291,6 +291,7 @@ def _new_request(call: PlannedCall, input_bytes: int, *, now_s: float) -> NewReq
         endpoint=job.endpoint,
         model=job.model,
         model_version=job.model_version,
+        base_version=job.base_version,
         pool=job.pool,
         input_key=request_input_key(job.job_id),
         input_bytes=input_bytes,
