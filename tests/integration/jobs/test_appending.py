@@ -177,7 +177,7 @@ def test_an_id_of_an_earlier_file_is_a_duplicate(site: Site) -> None:
 @pytest.mark.parametrize(
     ("lines", "code"),
     [
-        ([line("b-0", model="other")], "model_mismatch"),
+        ([line("b-0", model="other")], "model_not_found"),
         ([b"not json"], "invalid_json_line"),
         ([line(f"b-{n}") for n in range(46)], "too_many_tasks"),
         ([line("b-0")], "file_not_found"),

@@ -50,7 +50,7 @@ def site(stores: Stores, processes: ValidationProcesses) -> Iterator[Site]:
 def push(site: Site, name: str, version: str, **columns: Any) -> None:
     """Register a version; it is the newest meaning of its name."""
     row = {"name": name, "version": version, "pool": "pool-small", "engine": "vllm"}
-    row |= {"endpoints": [CHAT]} | columns
+    row |= {"endpoints": [CHAT], "verification": "unverified"} | columns
     execute(site.engine, model_versions.insert().values(registered_at=clock(), **row))
 
 

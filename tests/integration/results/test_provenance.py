@@ -103,16 +103,18 @@ def assert_counts_are_exact(engine: sa.Engine, job_id: UUID) -> None:
 
 
 def billed(engine: sa.Engine, job_id: UUID) -> dict[tuple[str, str], tuple[int, int]]:
+    """Executed and copied items on the ledger by model and version."""
     ledger = usage_ledger.c
     query = (
         sa.select(ledger.model, ledger.model_version)
-        .add_columns(sa.func.sum(ledger.item_count), sa.func.sum(ledger.copied_count))
+        .add_columns(sa.func.sum(ledger.item_count).label("executed"))
+        .add_columns(sa.func.sum(ledger.copied_count).label("copied"))
         .where(ledger.job_id == job_id)
         .group_by(ledger.model, ledger.model_version)
     )
     return {
-        (model, version): (int(executed), int(copied))
-        for model, version, executed, copied in fetch(engine, query)
+        (row.model, row.model_version): (int(row.executed), int(row.copied))
+        for row in fetch(engine, query)
     }
 
 
