@@ -90,7 +90,7 @@ def _models(row: sa.Row[Any]) -> list[dict[str, object]] | None:
         return None
     return [
         {"model": name, "version": pin["version"], "base_version": pin["base_version"] or None}
-        for name, pin in pins_of(row).items()
+        for name, pin in sorted(pins_of(row).items())
     ]
 
 

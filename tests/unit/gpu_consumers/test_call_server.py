@@ -35,3 +35,9 @@ def test_other_payloads_are_unchanged(payload: bytes) -> None:
 
 def test_other_endpoints_have_no_fingerprint() -> None:
     assert fingerprint_writer("/v1/embeddings", "m", "1")(b'{"a":1}') == b'{"a":1}'
+
+
+def test_fingerprint_tells_the_engine_and_one_full_version() -> None:
+    digest, engine = "0" * 64, "e" * 64
+    stamp = fingerprint_writer(CHAT, f"org/m@{digest[:12]}", digest, engine)
+    assert json.loads(stamp(b'{"a":1}'))["system_fingerprint"] == f"org/m@{digest}+{engine[:12]}"

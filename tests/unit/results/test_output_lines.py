@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
+from results.finaliser.line_provenance import line_tag
 from results.finaliser.output_lines import AFTER_BODY, ItemRow, LineTemplate, belongs_to_output
 
 JOB = UUID("00112233445566778899aabbccddeeff")
@@ -96,3 +97,17 @@ def test_body_in_an_object_fits_between_start_and_end() -> None:
     opening = TEMPLATE.before_body(row(body=None), "a")
 
     assert opening + b'{"id":"x"}' + AFTER_BODY == line(row(), "a")
+
+
+def test_version_and_engine_are_the_last_field_of_each_kind_of_line() -> None:
+    tag = line_tag("0" * 64, "e" * 64)
+    shown = {"version": "0" * 12, "engine": "e" * 12}
+    unanswered = row(status_code=0, error_code="item_timeout", body=None)
+    for one in (row(), unanswered):
+        found = b"".join(TEMPLATE.line(one, "a", tag))
+        assert json.loads(found) == json.loads(line(one, "a")) | {"millrace": shown}
+        assert list(json.loads(found))[-1] == "millrace"
+        assert found.endswith(b"}\n")
+    assert json.loads(b"{" + line_tag("legacy 1", "")[1:] + b"}") == {
+        "millrace": {"version": "legacy 1"}
+    }

@@ -76,6 +76,7 @@ ASKS: dict[tuple[str, str], list[Ask]] = {
     ],
     ("GET", "/v1/batches/{batch_id}/results"): [Ask(f"{BATCH}/results")],
     ("GET", "/v1/batches/{batch_id}/audit"): [Ask(f"{BATCH}/audit")],
+    ("GET", "/v1/batches/{batch_id}/provenance"): [Ask(f"{BATCH}/provenance")],
     ("GET", "/v1/dead_letters"): [
         Ask("/v1/dead_letters?batch={batch}"),
         Ask("/v1/dead_letters?after={letter}"),

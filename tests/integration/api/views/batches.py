@@ -19,15 +19,17 @@ from jobs.store.files import RESULT_PURPOSE
 from jobs.tables.jobs import job_cursors, jobs
 from results.finaliser.input_custom_ids import CompleteCustomIds
 from results.finaliser.item_rows import item_rows
+from results.finaliser.line_provenance import read_line_tags
 from results.finaliser.output_files import write_result_files
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
+from results.writer.provenance import Origins, Provenance
 from storage.objects.object_store import write_object
 from tests.integration.api.sites import Site
 from tests.integration.jobs.rows import add_file, add_job
-from topics.records.records import ItemOutcome, JobClose
+from topics.records.records import ItemOutcome, JobClose, JobRef
 
 
 def line(index: int) -> bytes:
@@ -64,6 +66,24 @@ class RunningBatch:
         engine = self.site.engine
         ItemWriter(engine, DayPartitions(engine)).write({self.job_id: list(outcomes)})
 
+    def run(self, ran: Provenance, *outcomes: ItemOutcome) -> None:
+        """One commit of the writer, of a record that says what ran its items."""
+        engine, row, origins = self.site.engine, self.row, Origins()
+        job = JobRef(
+            self.job_id,
+            job_day(row.created_at),
+            row.tenant_id,
+            ran.model,
+            ran.model_version,
+            row.pool,
+            row.endpoint,
+            row.input_key,
+            0.0,
+            base_version=ran.base_version,
+        )
+        origins.add(job, ran.engine, outcomes)
+        ItemWriter(engine, DayPartitions(engine)).write({self.job_id: list(outcomes)}, origins)
+
     def close(self, reason: CloseReason = CloseReason.CANCELLED, slice_items: int = 1000) -> None:
         engine = self.site.engine
         if reason is CloseReason.CANCELLED:
@@ -95,7 +115,11 @@ class RunningBatch:
             check=lambda: None,
         )
         names = CompleteCustomIds(store, InputFiles(row.input_key, first_bytes=row.input_bytes))
-        written = write_result_files(store, rows, job_id=self.job_id, epoch=1, custom_ids=names)
+        with engine.connect() as connection:
+            tags = read_line_tags(connection, self.job_id)
+        written = write_result_files(
+            store, rows, job_id=self.job_id, epoch=1, custom_ids=names, tags=tags
+        )
         with engine.begin() as connection:
             files = {}
             for name, stored in (("output", written.output), ("error", written.error)):

@@ -21,7 +21,7 @@ from tests.integration.results.test_copied_results import add_copies
 KEYS = {
     "id", "object", "batch_id", "index", "custom_id", "status", "status_is_derived", "attempts",
     "retry_at", "worker", "model_version", "status_code", "error", "usage", "finished_at",
-    "failures", "copied_from", "waiting_reason", "stages",
+    "failures", "copied_from", "waiting_reason", "stages", "millrace",
 }  # fmt: skip
 
 
