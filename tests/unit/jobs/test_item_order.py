@@ -338,3 +338,17 @@ def test_emitted_items_are_below_the_cursor_or_in_an_ordered_file(
         parts = [*emitted_ranges(job)]
     assert max(map(len, parts), default=0) <= 4
     assert [n for part in parts for n in part] == [n for part in expected for n in part]
+
+
+def test_items_of_different_models_are_in_different_prefix_groups() -> None:
+    prefixes = PromptPrefixes()
+    body = {"messages": [{"role": "user", "content": "x" * 2000}]}
+    for number in range(400):
+        prefixes.add(2100, body, salt=number % 2 * 12345)
+
+    order = prefixes.find_order()
+
+    assert order is not None
+    models = [{*order.groups[start::2].tolist()} for start in (0, 1)]
+    assert [len(groups) for groups in models] == [1, 1]
+    assert models[0] != models[1]
