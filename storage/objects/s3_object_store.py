@@ -23,7 +23,7 @@ class S3ObjectStore:
     def __init__(
         self, settings: S3Settings, *, clock: Clock, patience: UploadPatience = NO_PATIENCE
     ) -> None:
-        self._client = _client(settings)
+        self._client = s3_client(settings)
         self._bucket = settings.bucket
         self._part_bytes = settings.part_bytes
         self._clock = clock
@@ -119,7 +119,7 @@ def _no_blocks() -> ObjectBlocks:
     return ObjectBlocks(lambda _: b"", lambda: None, 0)
 
 
-def _client(settings: S3Settings) -> "S3Client":
+def s3_client(settings: S3Settings) -> "S3Client":
     """Return a client, which is safe for threads; boto3's default session is not."""
     access, secret = settings.access_key, settings.secret_key
     custom = settings.endpoint_url is not None

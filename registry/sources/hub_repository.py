@@ -1,0 +1,145 @@
+"""Reads a model repository of the hub by `huggingface_hub`; `HF_ENDPOINT` and `HF_TOKEN` apply."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from registry.manifests.manifest import FILES_MAX
+from registry.sources.errors import ModelSourceError
+from registry.sources.file_download import BrokenTransferError, Transfer, WantedFile
+from registry.sources.source_names import HubSource
+
+if TYPE_CHECKING:
+    import httpx2
+
+TIMEOUT_S: Final = 30.0
+"""Longest time to connect, and longest pause of the hub."""
+
+_PARTIAL_CONTENT: Final = 206
+_RANGE_PAST_END: Final = 416
+_BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class HubRepository:
+    """One repository at one revision."""
+
+    def __init__(self, source: HubSource, env: Mapping[str, str]) -> None:
+        """`env` names endpoint and token, which no message and no log shows."""
+        from huggingface_hub import HfApi
+
+        self._source = source
+        self._endpoint = env.get("HF_ENDPOINT") or None
+        self._token = env.get("HF_TOKEN") or None
+        self._api = HfApi(endpoint=self._endpoint, token=self._token)
+
+    def list_files(self) -> tuple[HubSource, list[WantedFile]]:
+        """Return the source with the commit of its revision, and the files of the commit.
+
+        One answer of the hub has both, so they belong together. Raises ModelSourceError.
+        """
+        with self._translated_errors():
+            info = self._api.model_info(
+                self._source.repository,
+                revision=self._source.revision,
+                files_metadata=True,
+                timeout=TIMEOUT_S,
+            )
+            siblings = info.siblings or []
+            if len(siblings) > FILES_MAX:
+                raise ModelSourceError(f"{self._source} has more than {FILES_MAX} files.")
+            pinned = HubSource(self._source.repository, info.sha)
+            if not pinned.is_pinned:
+                raise ValueError("no commit")
+            return pinned, [_wanted_file(sibling) for sibling in siblings]
+
+    @contextmanager
+    def open(self, file: WantedFile, offset: int) -> Iterator[Transfer]:
+        """See `FileSource`. The source must have a commit."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            build_hf_headers,
+            get_session,
+            hf_raise_for_status,
+        )
+
+        url = hf_hub_url(
+            self._source.repository,
+            file.path,
+            revision=self._source.revision,
+            endpoint=self._endpoint,
+        )
+        headers = build_hf_headers(token=self._token)
+        headers["Accept-Encoding"] = "identity"  # offsets count the bytes of the file
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        with (
+            self._translated_errors(),
+            get_session().stream("GET", url, headers=headers, timeout=TIMEOUT_S) as response,
+        ):
+            if response.status_code in _BUSY:
+                raise BrokenTransferError(f"The hub answers with status {response.status_code}.")
+            if response.status_code == _RANGE_PAST_END:
+                raise ModelSourceError(f"{file.path!r} is smaller than the hub states.")
+            hf_raise_for_status(response)
+            # With a chunk size, what arrived of a chunk would be lost when the connection breaks.
+            yield Transfer(_offset_of(response, offset), response.iter_raw())
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate the errors of the client into one line each. Raises ModelSourceError."""
+        import httpx2
+        from huggingface_hub import errors
+
+        name = str(self._source)
+        try:
+            yield
+        except ModelSourceError:
+            raise
+        except errors.GatedRepoError:
+            message = f"{name} is gated: accept its terms at the hub, and set HF_TOKEN."
+        except errors.RepositoryNotFoundError:
+            message = f"{name}: no such repository, or a private one, which needs HF_TOKEN."
+        except errors.RevisionNotFoundError:
+            message = f"{name}: the repository has no such revision, or has it no more."
+        except errors.EntryNotFoundError:
+            message = f"{name}: the hub has not all files that it lists."
+        except errors.OfflineModeIsEnabled:
+            message = f"{name}: HF_HUB_OFFLINE is set, so nothing is downloaded."
+        except errors.HfHubHTTPError as error:
+            status = error.response.status_code
+            message = f"{name}: the hub {self._host} answers with status {status}."
+        except (httpx2.TransportError, httpx2.InvalidURL):
+            raise BrokenTransferError(
+                f"{name}: the hub {self._host} does not answer. Without a network, give a folder."
+            ) from None
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError):
+            message = f"{name}: the answer of the hub {self._host} cannot be read."
+        else:
+            return
+        raise ModelSourceError(message) from None
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self._api.endpoint).hostname or "?"
+
+
+def _wanted_file(sibling: Any) -> WantedFile:
+    """Return a listed file. Raises ValueError for one without size and digest."""
+    lfs = sibling.lfs
+    size = sibling.size if lfs is None else lfs.size
+    digest = sibling.blob_id if lfs is None else lfs.sha256
+    if not isinstance(size, int) or not isinstance(digest, str) or not digest:
+        raise ValueError("no size or digest")
+    return WantedFile(sibling.rfilename, size, digest, "git" if lfs is None else "sha256")
+
+
+def _offset_of(response: "httpx2.Response", offset: int) -> int:
+    """Return the offset at which the body starts. Raises ModelSourceError for another range."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise ModelSourceError("The hub sends a compressed file, which was not asked for.")
+    if response.status_code != _PARTIAL_CONTENT:
+        return 0
+    if not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
+        raise ModelSourceError("The hub sends another range than was asked for.")
+    return offset
