@@ -1,0 +1,1 @@
+"""Publishes a model's folder: its files, its manifest and its signatures as objects."""
