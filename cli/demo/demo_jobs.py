@@ -13,13 +13,14 @@ from cli.api_client import Batch, Client
 from cli.batch.job_display import JobDisplay, poll_job
 from cli.batch.job_downloads import DownloadTarget
 from cli.batch.job_progress import JobStatus, progress_of, wait_until_ended
+from cli.demo.demo_models import TINY_MODEL
 from cli.demo.demo_texts import DocumentedName
 from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
 
 JOB_S_MAX = 600.0
-EMBEDDER, CHATTER = "minilm", "tiny-llama"
+EMBEDDER, CHATTER = "minilm", TINY_MODEL
 CHAT_TOKENS_MAX = 32
 QUERIES = (
     "parse a date from a string",

@@ -14,6 +14,9 @@ import msgspec
 
 from core.errors import SettingsError
 
+TINY_MODEL = "tiny-llama"
+"""The name of the generated Llama."""
+
 _SEED = 20_260_101
 _VOCABULARY_SIZE = 1024
 _CONTEXT_TOKENS = 2048

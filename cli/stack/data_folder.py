@@ -24,7 +24,7 @@ _LOCK_ATTEMPTS: Final = 5
 _LOCK_PAUSE_S: Final = 0.05
 """`is_locked` holds the lock for microseconds, so a few attempts suffice."""
 
-_PRIVATE: Final = ("kafka", "logs", "objects", "postgres")
+_PRIVATE: Final = ("downloads", "kafka", "logs", "objects", "postgres", "weights")
 """Folders in a data folder with mode 0700."""
 
 _SECRET_BYTES: Final = 32
@@ -32,9 +32,21 @@ _SECRET_BYTES: Final = 32
 OPERATOR_KEY_FILE: Final = "operator-key"
 """File with an operator key of the installation, mode 0600."""
 
+SIGNING_KEY_FILE: Final = "model-signing-key"
+"""File with the private key that signs the models of the stack, mode 0600."""
+
+TRUSTED_KEYS_FILE: Final = "trusted-model-keys.pem"
+"""File with the public keys whose signatures the replicas of the stack accept."""
+
+PUSHED_MODELS_FILE: Final = "models.json"
+"""File with the versions of the models that were pushed."""
+
 _NAMES: Final = {
     *_PRIVATE,
     "key",
+    SIGNING_KEY_FILE,
+    TRUSTED_KEYS_FILE,
+    PUSHED_MODELS_FILE,
     OPERATOR_KEY_FILE,
     "lost+found",
     "ports.json",

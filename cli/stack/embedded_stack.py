@@ -1,9 +1,9 @@
 """The embedded stack: a broker, a database and every role, started in order and stopped together.
 
-1. Start the replicas: loading a model takes longest. 2. Start the broker and the database.
-3. Create topics, schema, models and key. 4. Start the other roles. 5. Wait until the API and every
-role are ready and every pool has granted credit to the batchers of its job classes, so that an
-online call and an item of a job can run.
+1. Push the models that are not in the object store yet. 2. Start the replicas: loading a model
+takes longest. 3. Start the broker and the database. 4. Create topics, schema, models and key.
+5. Start the other roles. 6. Wait until the API and every role are ready and every pool has granted
+credit to the batchers of its job classes, so that an online call and an item of a job can run.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from typing import Self
 
 from cli.stack.data_folder import StackState, cache_dir, lock_data_folder, remove_state, write_state
 from cli.stack.errors import StackError
+from cli.stack.model_requests import ModelRequest
 from cli.stack.processes.child import ReadinessLines
 from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports
 from cli.stack.processes.role_children import (
@@ -27,6 +28,7 @@ from cli.stack.processes.role_children import (
     KAFKA,
     MEMBERS_FOLDER,
     WEBHOOK_ROLES,
+    WEIGHT_CACHE,
     refuse_reserved_variables,
     replica_env,
     role_child,
@@ -35,12 +37,14 @@ from cli.stack.processes.role_children import (
     webhook_env,
 )
 from cli.stack.processes.supervisor import Supervisor
-from cli.stack.served_models import ServedModel
+from cli.stack.pushed_models import ModelPushes
+from cli.stack.served_models import ServedModel, require_distinct
 from cli.stack.services.embedded_kafka import READY_S_MAX as KAFKA_READY_S_MAX
 from cli.stack.services.embedded_kafka import EmbeddedKafka
 from cli.stack.services.embedded_postgres import READY_S_MAX as POSTGRES_READY_S_MAX
 from cli.stack.services.embedded_postgres import EmbeddedPostgres
 from cli.stack.stack_setup import prepare_installation, watch_replica_credit
+from cli.transfer_display import shown_transfers
 from core.runtime.shutdown import interrupted_by_signals
 from topics.settings import KafkaSettings
 
@@ -62,7 +66,8 @@ class StackOptions:
 
     data: Path
     port: int
-    models: tuple[ServedModel, ...]
+    models: tuple[ServedModel, ...] = ()
+    pushes: tuple[ModelRequest, ...] = ()  # models to push first
     engine_env: Mapping[str, str] = field(default_factory=dict)
     allow_private_webhooks: bool = False
 
@@ -83,6 +88,7 @@ class EmbeddedStack:
         self._session_timeout_s = KafkaSettings.from_env(
             {KAFKA: "embedded", **env}
         ).session_timeout_s
+        self._models = options.models
         self._closing = contextlib.ExitStack()
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""
@@ -114,6 +120,8 @@ class EmbeddedStack:
     def _start(self) -> None:
         began_s = time.monotonic()
         data = self._options.data
+        with self._interruptible():
+            self._push_models()
         ports = self._ports()
         with self._interruptible():
             services = self._prepare_services()
@@ -128,7 +136,7 @@ class EmbeddedStack:
             self._start_services(*services)
         kafka = KafkaSettings.from_env({**self._env, **env})  # external brokers: replication, TLS
         with self._interruptible():
-            self.key = prepare_installation(data, kafka, database_url, self._options.models)
+            self.key = prepare_installation(data, kafka, database_url, self._models)
         self.url = f"http://{HOST}:{ports['api']}"
         readiness = ReadinessLines(data / "logs", _CHILDREN_BESIDE_API)
         self._start_control_plane(env, ports)
@@ -138,7 +146,7 @@ class EmbeddedStack:
                 url=self.url,
                 kafka_bootstrap_servers=servers,
                 database_url=database_url,
-                pools=[model.pool for model in self._options.models],
+                pools=[model.pool for model in self._models],
                 metrics_ports=self._metrics_ports(ports),
                 kafka_credentials=credentials,
             ),
@@ -172,11 +180,21 @@ class EmbeddedStack:
                 raise KeyboardInterrupt
             yield
 
+    def _push_models(self) -> None:
+        """Push the models that are not there yet. Raises SettingsError for two with one pool."""
+        if not self._options.pushes:
+            return
+        with shown_transfers() as report:
+            pushes = ModelPushes(data=self._options.data, env=self._env, report=report)
+            pushed = [pushes.push(request) for request in self._options.pushes]
+        self._models = (*self._options.models, *pushed)
+        require_distinct(self._models)
+
     def _pool_classes(self) -> list[tuple[str, str]]:
         """Return each pool with each job class that it serves."""
         return [
             (model.pool, job_class)
-            for model in self._options.models
+            for model in self._models
             for job_class in served_classes(self._env, model.pool)
         ]
 
@@ -184,7 +202,7 @@ class EmbeddedStack:
         port = self._options.port
         names = (
             *_CHILDREN_BESIDE_API,
-            *(f"gpu-{model.pool}" for model in self._options.models),
+            *(f"gpu-{model.pool}" for model in self._models),
             _API_METRICS,
             *(() if port else ("api",)),
         )
@@ -237,11 +255,12 @@ class EmbeddedStack:
             self._start_role(name, role, {**env, **own, **further, **port})
 
     def _start_replicas(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
-        for model in self._options.models:
+        caches = {name: self._env[name] for name in (WEIGHT_CACHE,) if name in self._env}
+        for model in self._models:
             name = f"gpu-{model.pool}"
             own = {
                 **env,
-                **replica_env(model, self._options.engine_env),
+                **replica_env(model, {**caches, **self._options.engine_env}, self._options.data),
                 "MILLRACE_GPU_METRICS_PORT": str(ports[name]),
             }
             self._start_role(name, "gpu-consumer", own)

@@ -8,10 +8,13 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from cli.stack.data_folder import OPERATOR_KEY_FILE, write_private
-from cli.stack.served_models import ServedModel
+from cli.stack.served_models import ServedModel, SignedObjects
 from core.errors import RecordUnreadableError
 from migrations.runner import upgrade
 from registry.models import add_model, find_model
+from registry.signing.keys import PublicKey
+from registry.store.keys import trust_key
+from registry.store.registration import register_signed_version
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate, create_key
@@ -90,18 +93,36 @@ def watch_replica_credit(
 def register_model(connection: sa.Connection, model: ServedModel) -> None:
     """Register a model, and record it unless this version served before."""
     before = find_model(connection, model.name)
-    added = add_model(
+    if model.signed is not None:
+        _register_signed(connection, model, model.signed)
+    else:
+        add_model(
+            connection,
+            model.name,
+            model.version,
+            pool=model.pool,
+            engine=model.engine,
+            endpoints=model.endpoints,
+        )
+    if before is None or before.version != model.version:
+        subject, details = f"{model.name}@{model.version}", {"pool": model.pool}
+        details["engine"] = model.engine
+        record_operator_event(connection, CLI_OPERATOR, Action.MODEL_REGISTERED, subject, details)
+
+
+def _register_signed(connection: sa.Connection, model: ServedModel, signed: SignedObjects) -> None:
+    """Register a version that the key of the stack has signed, which the installation trusts."""
+    key = PublicKey.from_pem(signed.key_pem)
+    trust_key(connection, key.pem, "millrace up")
+    register_signed_version(
         connection,
-        model.name,
-        model.version,
+        name=model.name,
+        manifest_bytes=signed.manifest,
+        bundle=signed.bundle,
+        key_id=key.key_id,
         pool=model.pool,
-        engine=model.engine,
         endpoints=model.endpoints,
     )
-    if before is None or before.version != added.version:
-        subject, details = f"{added.name}@{added.version}", {"pool": added.pool}
-        details["engine"] = added.engine
-        record_operator_event(connection, CLI_OPERATOR, Action.MODEL_REGISTERED, subject, details)
 
 
 def _save_operator_key(path: Path, connection: sa.Connection) -> None:

@@ -9,24 +9,28 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from cli.demo.demo_models import TINY_MODEL, ensure_tiny_llama
+from cli.stack.data_folder import cache_dir
 from cli.stack.embedded_stack import EmbeddedStack, StackOptions
+from cli.stack.model_requests import ModelRequest, model_requests
 from cli.stack.processes.role_children import MODULES, ROLE_ENV, replica_env, role_command
 from cli.stack.secret_arguments import refuse_secret
-from cli.stack.served_models import served_models
+from cli.stack.served_models import ServedModel, SignedObjects, served_models
 from core.errors import SettingsError
 from core.runtime.logs import configure_logs
 from core.runtime.shutdown import stop_on_signals
 from gpu_consumers.engines.settings import EngineSettings
 
 _FIXED = frozenset(
-    {"kind", "model_name", "model_path", "model_version", "unverified_until"}
-    | {"trusted_keys", "weight_cache", "weight_cache_gib_max"}
+    {"kind", "model_name", "model_path", "model_version", "trusted_keys", "unverified_until"}
 )
 """Fields that have their own options, or that `up` sets itself."""
 
 _UPSTREAM = "MILLRACE_ENGINE_UPSTREAM"
 
-_PATHS = frozenset({"vllm_chat_template"})  # the shell does not expand ~ after =
+_UNSIGNED = SignedObjects(manifest=b"", bundle=b"", key_pem=b"")
+
+_PATHS = frozenset({"vllm_chat_template", "weight_cache"})  # the shell does not expand ~ after =
 
 
 class EngineKind(StrEnum):
@@ -43,6 +47,13 @@ _LatencyOption: TypeAlias = Annotated[
         envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
         help="simulated: milliseconds for each item.",
         min=0,
+    ),
+]
+_OptionsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="vllm: engine options of a model's version in TOML or JSON, NAME=FILE; may be "
+        "repeated."
     ),
 ]
 _EngineOption: TypeAlias = Annotated[
@@ -73,8 +84,13 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="A model to serve, NAME=PATH (PATH for vllm only); may be repeated."),
+        typer.Option(
+            help="A model to serve, NAME; with vllm NAME=PATH, NAME=s3://BUCKET/PREFIX, "
+            "NAME=hf://ORG/NAME[@REV] or ORG/NAME of the hub; may be repeated. vllm without one "
+            "serves a tiny model of random weights."
+        ),
     ] = None,
+    options: _OptionsOption = None,
     simulated_latency_ms: _LatencyOption = 0.0,
     simulated_concurrency: Annotated[
         int,
@@ -111,17 +127,33 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         EngineKind.OPENAI_HTTP: {"upstream": upstream, "concurrency": concurrency},
     }
     engine_env = _variables(**fields.get(engine, {}))
-    names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
-    if not names:
-        raise typer.BadParameter(f"--engine {engine} needs at least one --model")
-    options = StackOptions(
+    engine_env |= engine_options(engine_option or [])
+    pushes: tuple[ModelRequest, ...] = ()
+    served: tuple[ServedModel, ...] = ()
+    if engine is EngineKind.VLLM:
+        pushes = model_requests(model or [_tiny_model()], options or ())
+    else:
+        if options:
+            raise typer.BadParameter("--options is for --engine vllm")
+        names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
+        if not names:
+            raise typer.BadParameter(f"--engine {engine} needs at least one --model")
+        served = served_models(names, engine.value, upstream)
+    stack_options = StackOptions(
         data=data.absolute(),
         port=port,
-        models=served_models(names, engine.value, upstream),
-        engine_env=engine_env | engine_options(engine_option or []),
+        models=served,
+        pushes=pushes,
+        engine_env=engine_env,
         allow_private_webhooks=allow_private_webhooks,
     )
-    _run(options, stop.is_set)
+    _run(stack_options, stop.is_set)
+
+
+def _tiny_model() -> str:
+    """Return `--model` for the small model of the demo, generated if it is missing."""
+    folder = cache_dir(os.environ) / "models" / TINY_MODEL
+    return f"{TINY_MODEL}={ensure_tiny_llama(folder)}"
 
 
 def _refuse_secrets(
@@ -144,8 +176,15 @@ def _variables(**fields: object) -> dict[str, str]:
 
 def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
     """Start the stack and keep it running. Raises SettingsError before it starts a process."""
-    for model in options.models:
-        EngineSettings.from_env({**os.environ, **replica_env(model, options.engine_env)})
+    asked = [
+        ServedModel(
+            name=request.name, version="0" * 64, engine="vllm", endpoints=(), signed=_UNSIGNED
+        )
+        for request in options.pushes
+    ]  # their versions are known once they are pushed, and matter to no setting
+    for model in (*options.models, *asked):
+        env = {**os.environ, **replica_env(model, options.engine_env, options.data)}
+        EngineSettings.from_env(env)
     with EmbeddedStack(options, os.environ, should_stop) as stack:
         typer.echo(f"millrace: starting; logs in {options.data / 'logs'}", err=True)
         stack.start()

@@ -121,10 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")  # no connection outlives the server
         self.end_headers()
         self.wfile.write(body[:cut])
-        if cut is not None:
-            self.close_connection = True
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cli.stack.data_folder import write_private
+from cli.stack.data_folder import TRUSTED_KEYS_FILE, write_private
 from cli.stack.processes.child import BACKOFF_S_MAX, Child
 from cli.stack.processes.inherited_env import OF_ROLE, SYSTEM, role_env
 from cli.stack.processes.ports import HOST
@@ -58,6 +58,9 @@ ROLE_ENV: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 
 MEMBERS_FOLDER = "MILLRACE_KAFKA_MEMBERS_FOLDER"
 """The variable that has another value for each child."""
+
+WEIGHT_CACHE: Final = "MILLRACE_ENGINE_WEIGHT_CACHE"
+"""The variable of the replicas' cache; one of the operator takes precedence."""
 
 _BULK_ROLES = frozenset({"intake", "batcher", "results-writer", "finaliser", "webhooks"})
 """Children that no online call waits for; they run at a lower priority."""
@@ -139,7 +142,8 @@ def refuse_reserved_variables(env: Mapping[str, str]) -> None:
         "MILLRACE_ENGINE_MODEL_NAME": "give --model",
         "MILLRACE_ENGINE_MODEL_PATH": "give --model",
         "MILLRACE_ENGINE_MODEL_VERSION": "give --model",
-        "MILLRACE_ENGINE_UNVERIFIED_UNTIL": "the folder of --model is trusted",
+        "MILLRACE_ENGINE_TRUSTED_KEYS": "the replicas trust the keys in DATA",
+        "MILLRACE_ENGINE_UNVERIFIED_UNTIL": "every model is signed",
         "MILLRACE_GPU_POOL": "each --model has its own pool",
         MEMBERS_FOLDER: "each role has its own folder",
     }
@@ -168,19 +172,23 @@ def _require_all_or_none(env: Mapping[str, str]) -> None:
     )
 
 
-def replica_env(model: ServedModel, engine: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a replica of `model`."""
+def replica_env(model: ServedModel, engine: Mapping[str, str], data: Path) -> dict[str, str]:
+    """Return the variables of a replica of `model`.
+
+    It loads a signed version from the object store by way of a cache in `data`.
+    """
     env = {
         "MILLRACE_GPU_POOL": model.pool,
         "MILLRACE_ENGINE_KIND": model.engine,
         "MILLRACE_ENGINE_MODEL_NAME": model.name,
-        **engine,
     }
-    if model.path is not None:
-        # The folder is the one that the operator named, and nobody has signed it.
-        env["MILLRACE_ENGINE_MODEL_PATH"] = str(model.path)
-        env["MILLRACE_ENGINE_UNVERIFIED_UNTIL"] = "9999-12-31"
-    return env
+    if model.signed is not None:
+        env |= {
+            "MILLRACE_ENGINE_MODEL_VERSION": model.version,
+            "MILLRACE_ENGINE_TRUSTED_KEYS": str(data.absolute() / TRUSTED_KEYS_FILE),
+            WEIGHT_CACHE: str(data.absolute() / "weights"),
+        }
+    return {**env, **engine}
 
 
 def served_classes(env: Mapping[str, str], pool: str) -> Sequence[str]:

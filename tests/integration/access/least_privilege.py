@@ -226,7 +226,7 @@ def running_installation(data: Path, env: Mapping[str, str]) -> Iterator[Install
         replica = {
             **objects,
             **kafka_env(kafka, "gpu-consumer"),
-            **replica_env(model, {}),
+            **replica_env(model, {}, Path()),
             **env,
             "MILLRACE_GPU_METRICS_PORT": str(ports["gpu"]),
         }

@@ -154,7 +154,9 @@ def test_subfolders_are_private_and_the_data_folder_keeps_its_mode(tmp_path: Pat
     tmp_path.chmod(0o755)
     with lock_data_folder(tmp_path), lock_data_folder(tmp_path / "objects" / "made"):
         modes = {f.name: f.stat().st_mode & 0o777 for f in tmp_path.iterdir() if f.is_dir()}
-        assert modes == dict.fromkeys(("kafka", "logs", "objects", "postgres"), 0o700)
+        assert modes == dict.fromkeys(
+            ("downloads", "kafka", "logs", "objects", "postgres", "weights"), 0o700
+        )
         assert tmp_path.stat().st_mode & 0o777 == 0o755
         assert (tmp_path / "objects" / "made").stat().st_mode & 0o777 == 0o700
 

@@ -1,0 +1,185 @@
+"""`millrace models push`: publish a model version to the object store and register it."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import sqlalchemy as sa
+import typer
+
+from cli.admin.operator_connections import DataOption, object_store, transaction
+from cli.admin.version_commands import endpoint_paths
+from cli.exits import CommandError, ExitCode
+from cli.model_push import PushedModel, push_model
+from cli.stack.data_folder import cache_dir
+from cli.stack.served_models import pool_name
+from cli.transfer_display import shown_transfers
+from core.errors import SettingsError
+from registry.engine_options.engine_options import check_options
+from registry.manifests.manifest import Manifest
+from registry.models import ENDPOINTS
+from registry.publishing.folder_manifest import read_options
+from registry.publishing.published_version import (
+    VersionSignature,
+    read_signature,
+    sign_version,
+)
+from registry.signing.keys import PublicKey, SigningKey
+from registry.sources.fetched_model import Fetcher
+from registry.sources.source_names import parse_source
+from registry.store.registration import register_signed_version
+from registry.store.version_details import require_model
+from tenancy.audit_log import Action
+from tenancy.installation_log import CLI_OPERATOR, record_operator_event
+
+_LEFT_OUT_SHOWN: Final = 10
+_ENDPOINTS_HELP: Final = (
+    f"Comma-separated, of {', '.join(ENDPOINTS)}; /v1 may be omitted. By default those of the "
+)
+
+
+class PushDeclinedError(CommandError):
+    """The operator did not allow the code of the model, so nothing was published."""
+
+    exit_code = ExitCode.USAGE
+
+
+def push(  # noqa: PLR0913, PLR0917  one parameter an option
+    source: Annotated[
+        str, typer.Argument(help="A folder, s3://BUCKET/PREFIX, or hf://ORG/NAME[@REV].")
+    ],
+    name: Annotated[str, typer.Option(help="The `model` of requests.")],
+    sign: Annotated[
+        Path | None, typer.Option(help="File with the private key that signs the version.")
+    ] = None,
+    signature: Annotated[
+        Path | None, typer.Option(help="A signature that was made elsewhere, with --key.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="File with the public key of --signature.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Default: of NAME and version; an adapter's: of its base.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Of an adapter: the model it adapts, NAME@VERSION.")
+    ] = None,
+    options: Annotated[
+        Path | None, typer.Option(help="File with engine options of the version, TOML or JSON.")
+    ] = None,
+    endpoints: Annotated[str | None, typer.Option(help=f"{_ENDPOINTS_HELP}model's files.")] = None,
+    allow_code: Annotated[
+        bool, typer.Option(help="The model may have Python files, which replicas run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask about the code.")] = False,
+    data: DataOption = None,
+) -> None:
+    """Publish a model version: files, manifest and signature to the object store, then the row.
+
+    Files that the store has are not sent again. The version is registered only when every file is
+    there; from then on it serves the new jobs of its name.
+    """
+    engine_options = {} if options is None else read_options(options)
+    check_options(engine_options)
+    signatures = _read_keys(sign, signature, key)
+    base_model = None
+    if base is not None:
+        with transaction(data) as connection:
+            base_model = require_model(connection, base)
+
+    def approve(manifest: Manifest) -> Sequence[VersionSignature]:
+        if manifest.allows_code and not yes:
+            _confirm_code(manifest)
+        return signatures(manifest)
+
+    with shown_transfers() as report:
+        fetcher = Fetcher(
+            downloads=cache_dir(os.environ) / "models" / "downloads",
+            env=os.environ,
+            allows_code=allow_code,
+            report=report,
+        )
+        pushed = push_model(
+            parse_source(source),
+            fetcher=fetcher,
+            objects=object_store(data),
+            approve=approve,
+            engine_options=engine_options,
+            base=None if base_model is None else base_model.version,
+        )
+    with transaction(data) as connection:
+        _register(connection, pushed, name, pool=pool, endpoints=endpoints)
+    _print_left_out(pushed.left_out)
+    typer.echo(f"{name} {pushed.published.version}")
+
+
+def _read_keys(
+    sign: Path | None, signature: Path | None, key: Path | None
+) -> Callable[[Manifest], Sequence[VersionSignature]]:
+    """Return what signs a manifest, by files that are read before anything is transferred.
+
+    Raises SettingsError, InvalidKeyError, OSError.
+    """
+    if (signature is None) != (key is None):
+        raise SettingsError("--signature and --key go together")
+    if sign is None and signature is None:
+        raise SettingsError("give --sign KEY: replicas load no version without a signature")
+    pair = None if sign is None else SigningKey.from_pem(sign.read_bytes())
+    made = None
+    if signature is not None and key is not None:
+        made = signature.read_bytes(), PublicKey.from_pem(key.read_bytes())
+
+    def signatures(manifest: Manifest) -> list[VersionSignature]:
+        found = [] if made is None else [read_signature(manifest, *made)]
+        return found if pair is None else [sign_version(pair, manifest), *found]
+
+    return signatures
+
+
+def _confirm_code(manifest: Manifest) -> None:
+    """Ask the operator. Raises PushDeclinedError, and without a terminal too."""
+    files = [file.path for file in manifest.files if file.path.endswith(".py")]
+    typer.echo(f"Replicas will run the code of: {', '.join(files)}", err=True)
+    if not sys.stdin.isatty() or not typer.confirm("Is this code allowed?", err=True):
+        raise PushDeclinedError
+
+
+def _register(
+    connection: sa.Connection,
+    pushed: PushedModel,
+    name: str,
+    *,
+    pool: str | None,
+    endpoints: str | None,
+) -> None:
+    """Register the version and record it; an adapter gets pool and endpoints of its base."""
+    published = pushed.published
+    manifest = published.manifest
+    if pool is None and manifest.base is None:
+        pool = pool_name(name, published.version)
+    signature = next(one for one in published.signatures if one.lets_load)
+    registered = register_signed_version(
+        connection,
+        name=name,
+        manifest_bytes=published.manifest_bytes,
+        bundle=signature.bundle,
+        key_id=signature.key.key_id,
+        pool=pool,
+        endpoints=pushed.endpoints if endpoints is None else endpoint_paths(endpoints),
+    )
+    details: dict[str, Any] = {"pool": registered.pool, "engine": registered.engine}
+    if manifest.allows_code:
+        details["allowed_code_files"] = sum(f.path.endswith(".py") for f in manifest.files)
+    record_operator_event(
+        connection, CLI_OPERATOR, Action.MODEL_REGISTERED, registered.id, details
+    )
+
+
+def _print_left_out(paths: Sequence[str]) -> None:
+    if not paths:
+        return
+    shown = ", ".join(paths[:_LEFT_OUT_SHOWN])
+    more = f" and {len(paths) - _LEFT_OUT_SHOWN} more" if len(paths) > _LEFT_OUT_SHOWN else ""
+    typer.echo(f"millrace: left out of the model: {shown}{more}", err=True)

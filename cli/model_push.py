@@ -1,0 +1,70 @@
+"""Fetches a model, publishes it to the object store and says how it is registered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from core.errors import SettingsError
+from gpu_consumers.engines.model_kind import endpoints_of_folder
+from registry.manifests.manifest import Manifest
+from registry.publishing.folder_manifest import describe_folder
+from registry.publishing.published_version import (
+    PublishedVersion,
+    VersionSignature,
+    publish_version,
+)
+from registry.sources.fetched_model import Fetcher
+from registry.sources.source_names import Source
+from storage.objects.object_store import ObjectStore
+
+_ADAPTER_FILE: Final = "adapter_config.json"
+
+Approve = Callable[[Manifest], Sequence[VersionSignature]]
+"""Returns the signatures of a manifest, or raises if the operator does not want it published."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushedModel:
+    """A model whose objects are all stored."""
+
+    published: PublishedVersion
+    endpoints: tuple[str, ...]  # by its files; none for an adapter, which has those of its base
+    left_out: Sequence[str]  # files of the source that are not part of it
+
+
+def push_model(
+    source: Source,
+    *,
+    fetcher: Fetcher,
+    objects: ObjectStore,
+    approve: Approve,
+    engine_options: Mapping[str, Any] | None = None,
+    base: str | None = None,
+) -> PushedModel:
+    """Store files, manifest and signatures of a model; registering it is for the caller.
+
+    `base` is the version of an adapter's base model. Raises ModelSourceError, SettingsError,
+    InvalidManifestError, InvalidOptionError, InvalidSignatureError, and errors of the store.
+    """
+    with fetcher.fetched(source) as model:
+        _require_adapter(model.folder, is_adapter=base is not None)
+        manifest = describe_folder(
+            model.folder,
+            source=model.source,
+            base=base,
+            engine_options=engine_options,
+            allows_code=fetcher.allows_code,
+        )
+        endpoints = () if base is not None else endpoints_of_folder(model.folder)
+        signatures = approve(manifest)
+        published = publish_version(objects, model.folder, manifest, signatures, fetcher.report)
+        return PushedModel(published, endpoints, model.left_out)
+
+
+def _require_adapter(folder: Path, *, is_adapter: bool) -> None:
+    if is_adapter == (folder / _ADAPTER_FILE).is_file():
+        return
+    if is_adapter:
+        raise SettingsError(f"--base is for adapters, and the model has no {_ADAPTER_FILE}.")
+    raise SettingsError(f"The model has {_ADAPTER_FILE}, so it is an adapter: give --base.")
