@@ -1,6 +1,6 @@
 """`millrace models`: register and list model versions; its other commands have own modules."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
