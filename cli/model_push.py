@@ -10,8 +10,8 @@ from gpu_consumers.engines.model_kind import endpoints_of_folder
 from registry.manifests.manifest import Manifest
 from registry.publishing.folder_manifest import describe_folder
 from registry.publishing.published_version import (
+    PublishedSignature,
     PublishedVersion,
-    VersionSignature,
     publish_version,
 )
 from registry.sources.fetched_model import Fetcher
@@ -20,7 +20,7 @@ from storage.objects.object_store import ObjectStore
 
 _ADAPTER_FILE: Final = "adapter_config.json"
 
-Approve = Callable[[Manifest], Sequence[VersionSignature]]
+Approve = Callable[[Manifest], Sequence[PublishedSignature]]
 """Returns the signatures of a manifest, or raises if the operator does not want it published."""
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 
 import sqlalchemy as sa
 import typer
+from registry.store.registration import register_signed_version
+from registry.store.version_details import require_model
 
 from cli.admin.operator_connections import DataOption, object_store, transaction
 from cli.admin.version_commands import endpoint_paths
@@ -22,15 +24,13 @@ from registry.manifests.manifest import Manifest
 from registry.models import ENDPOINTS
 from registry.publishing.folder_manifest import read_options
 from registry.publishing.published_version import (
-    VersionSignature,
+    PublishedSignature,
     read_signature,
     sign_version,
 )
 from registry.signing.keys import PublicKey, SigningKey
 from registry.sources.fetched_model import Fetcher
 from registry.sources.source_names import parse_source
-from registry.store.registration import register_signed_version
-from registry.store.version_details import require_model
 from tenancy.audit_log import Action
 from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 
@@ -89,7 +89,7 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
         with transaction(data) as connection:
             base_model = require_model(connection, base)
 
-    def approve(manifest: Manifest) -> Sequence[VersionSignature]:
+    def approve(manifest: Manifest) -> Sequence[PublishedSignature]:
         if manifest.allows_code and not yes:
             _confirm_code(manifest)
         return signatures(manifest)
@@ -117,7 +117,7 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
 
 def _read_keys(
     sign: Path | None, signature: Path | None, key: Path | None
-) -> Callable[[Manifest], Sequence[VersionSignature]]:
+) -> Callable[[Manifest], Sequence[PublishedSignature]]:
     """Return what signs a manifest, by files that are read before anything is transferred.
 
     Raises SettingsError, InvalidKeyError, OSError.
@@ -131,7 +131,7 @@ def _read_keys(
     if signature is not None and key is not None:
         made = signature.read_bytes(), PublicKey.from_pem(key.read_bytes())
 
-    def signatures(manifest: Manifest) -> list[VersionSignature]:
+    def signatures(manifest: Manifest) -> list[PublishedSignature]:
         found = [] if made is None else [read_signature(manifest, *made)]
         return found if pair is None else [sign_version(pair, manifest), *found]
 
@@ -172,9 +172,7 @@ def _register(
     details: dict[str, Any] = {"pool": registered.pool, "engine": registered.engine}
     if manifest.allows_code:
         details["allowed_code_files"] = sum(f.path.endswith(".py") for f in manifest.files)
-    record_operator_event(
-        connection, CLI_OPERATOR, Action.MODEL_REGISTERED, registered.id, details
-    )
+    record_operator_event(connection, CLI_OPERATOR, Action.MODEL_REGISTERED, registered.id, details)
 
 
 def _print_left_out(paths: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ from cli.stack.served_models import ServedModel, SignedObjects
 from core.errors import SettingsError
 from registry.engine_options.engine_options import check_options
 from registry.manifests.manifest import decode_manifest
-from registry.manifests.object_keys import manifest_key, signature_key
+from registry.manifests.model_objects import manifest_key, signature_key
 from registry.publishing.file_uploads import missing_files
 from registry.publishing.folder_manifest import read_options
 from registry.publishing.published_version import sign_version

@@ -41,6 +41,23 @@ class EngineKind(StrEnum):
     OPENAI_HTTP = "openai_http"
 
 
+_DataOption: TypeAlias = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of the log, the database and the files; it persists.", file_okay=False
+    ),
+]
+_PortOption: TypeAlias = Annotated[
+    int, typer.Option(min=0, max=65_535, help="Port of the API; 0 picks a free one.")
+]
+_ModelOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A model to serve, NAME; with vllm NAME=PATH, NAME=s3://BUCKET/PREFIX, "
+        "NAME=hf://ORG/NAME[@REV] or ORG/NAME of the hub; may be repeated. vllm without one "
+        "serves a tiny model of random weights."
+    ),
+]
 _LatencyOption: TypeAlias = Annotated[
     float,
     typer.Option(
@@ -66,15 +83,8 @@ _EngineOption: TypeAlias = Annotated[
 
 
 def up(  # noqa: PLR0913, PLR0917  one parameter an option
-    data: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of the log, the database and the files; it persists.", file_okay=False
-        ),
-    ] = Path(".millrace"),
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port of the API; 0 picks a free one.")
-    ] = 8080,
+    data: _DataOption = Path(".millrace"),
+    port: _PortOption = 8080,
     engine: Annotated[
         EngineKind, typer.Option(help="Engine that executes items.")
     ] = EngineKind.SIMULATED,
@@ -82,14 +92,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         str | None,
         typer.Option(envvar=_UPSTREAM, help="openai_http: base URL of the upstream."),
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A model to serve, NAME; with vllm NAME=PATH, NAME=s3://BUCKET/PREFIX, "
-            "NAME=hf://ORG/NAME[@REV] or ORG/NAME of the hub; may be repeated. vllm without one "
-            "serves a tiny model of random weights."
-        ),
-    ] = None,
+    model: _ModelOption = None,
     options: _OptionsOption = None,
     simulated_latency_ms: _LatencyOption = 0.0,
     simulated_concurrency: Annotated[

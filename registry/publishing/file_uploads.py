@@ -15,7 +15,7 @@ from typing import Final
 from core.errors import Disposition, MillraceError
 from registry.manifests.manifest import Manifest, ManifestFile
 from registry.manifests.model_folder import open_regular
-from registry.manifests.object_keys import file_key
+from registry.manifests.model_objects import file_key
 from registry.transfers import (
     THREADS,
     ByteProgress,

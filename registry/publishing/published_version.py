@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from registry.manifests.manifest import Manifest, encode_manifest, version_of
-from registry.manifests.object_keys import manifest_key, signature_key
+from registry.manifests.model_objects import manifest_key, signature_key
 from registry.publishing.file_uploads import FileUploads
 from registry.signing.keys import PublicKey, SigningKey
 from registry.signing.model_signature import (
@@ -25,7 +25,7 @@ from storage.objects.object_store import ObjectStore, write_object
 
 
 @dataclass(frozen=True, slots=True)
-class VersionSignature:
+class PublishedSignature:
     """A signature of a version."""
 
     key: PublicKey
@@ -41,17 +41,17 @@ class PublishedVersion:
     version: str
     manifest: Manifest
     manifest_bytes: bytes
-    signatures: Sequence[VersionSignature]
+    signatures: Sequence[PublishedSignature]
     sent_bytes: int
 
 
-def sign_version(key: SigningKey, manifest: Manifest) -> VersionSignature:
+def sign_version(key: SigningKey, manifest: Manifest) -> PublishedSignature:
     """Return the signature of a manifest's version and files."""
     version = version_of(encode_manifest(manifest))
-    return VersionSignature(key.public, sign_files(key, version, manifest.files))
+    return PublishedSignature(key.public, sign_files(key, version, manifest.files))
 
 
-def read_signature(manifest: Manifest, bundle: bytes, key: PublicKey) -> VersionSignature:
+def read_signature(manifest: Manifest, bundle: bytes, key: PublicKey) -> PublishedSignature:
     """Verify a bundle that was made elsewhere. Raises InvalidSignatureError."""
     trusted: Mapping[str, PublicKey] = {key.key_id: key}
     require_same_files(verify_bundle(bundle, trusted), manifest.files)
@@ -59,15 +59,15 @@ def read_signature(manifest: Manifest, bundle: bytes, key: PublicKey) -> Version
     try:
         verify_version(bundle, trusted, version=version, files=manifest.files)
     except InvalidSignatureError:  # of the files alone: the package model-signing knows no version
-        return VersionSignature(key, bundle, lets_load=False)
-    return VersionSignature(key, bundle)
+        return PublishedSignature(key, bundle, lets_load=False)
+    return PublishedSignature(key, bundle)
 
 
 def publish_version(
     objects: ObjectStore,
     folder: Path,
     manifest: Manifest,
-    signatures: Sequence[VersionSignature],
+    signatures: Sequence[PublishedSignature],
     report: Report = report_nothing,
 ) -> PublishedVersion:
     """Store every object of a version; those that are there are kept.

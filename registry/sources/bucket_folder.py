@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from core.errors import MillraceError
 from registry.sources.errors import ModelSourceError
-from registry.sources.file_download import BrokenTransferError, Transfer, WantedFile
+from registry.sources.file_download import BrokenTransferError, RemoteFile, Transfer
 from registry.sources.source_names import S3Source
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreUnavailableError
 from storage.objects.s3_folder_reader import ListedFile, S3FolderReader
@@ -22,7 +22,7 @@ class BucketFolder:
         self._reader = S3FolderReader(settings, source.prefix)
         self._listed: dict[str, ListedFile] = {}
 
-    def list_files(self, count_max: int) -> list[WantedFile]:
+    def list_files(self, count_max: int) -> list[RemoteFile]:
         """Return the objects, at most `count_max` + 1. Their digest is the ETag.
 
         Raises ModelSourceError.
@@ -30,10 +30,10 @@ class BucketFolder:
         with self._translated_errors():
             listed = self._reader.list_files(count_max)
         self._listed = {file.path: file for file in listed}
-        return [WantedFile(file.path, file.size, file.etag) for file in listed]
+        return [RemoteFile(file.path, file.size, file.etag) for file in listed]
 
     @contextmanager
-    def open(self, file: WantedFile, offset: int) -> Iterator[Transfer]:
+    def open(self, file: RemoteFile, offset: int) -> Iterator[Transfer]:
         """See `FileSource`."""
         with (
             self._translated_errors(),

@@ -16,7 +16,7 @@ from pathlib import Path
 from registry.manifests.manifest import FILES_MAX
 from registry.sources.errors import ModelSourceError
 from registry.sources.file_choice import choose_files
-from registry.sources.file_download import Download, FileSource, WantedFile
+from registry.sources.file_download import Download, FileSource, RemoteFile
 from registry.sources.hub_repository import HubRepository
 from registry.sources.source_names import FolderSource, HubSource, S3Source, Source
 from registry.transfers import Report, report_nothing
@@ -59,11 +59,11 @@ class Fetcher:
                 listing = "\n".join(f"{file.path} {file.size} {file.digest}" for file in files)
                 key = f"{source}\n{self.env.get('MILLRACE_S3_ENDPOINT_URL', '')}\n{listing}"
                 # An ETag names the content, and is not always a digest of it.
-                plain = [WantedFile(file.path, file.size) for file in files]
+                plain = [RemoteFile(file.path, file.size) for file in files]
                 with self._downloaded(source, reader, key, plain) as model:
                     yield model
 
-    def _list_bucket(self, source: S3Source) -> tuple[FileSource, list[WantedFile]]:
+    def _list_bucket(self, source: S3Source) -> tuple[FileSource, list[RemoteFile]]:
         from registry.sources.bucket_folder import BucketFolder
 
         folder = BucketFolder(source, self.env)
@@ -71,7 +71,7 @@ class Fetcher:
 
     @contextmanager
     def _downloaded(
-        self, source: Source, files_of: FileSource, key: str, files: Sequence[WantedFile]
+        self, source: Source, files_of: FileSource, key: str, files: Sequence[RemoteFile]
     ) -> Iterator[FetchedModel]:
         """Yield the folder of the files; two processes with one key follow one another."""
         kept, left_out = choose_files(str(source), files, allows_code=self.allows_code)

@@ -40,7 +40,7 @@ class BrokenTransferError(ModelSourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class WantedFile:
+class RemoteFile:
     """A file to download, as the source lists it."""
 
     path: str
@@ -60,7 +60,7 @@ class Transfer:
 class FileSource(Protocol):
     """Opens the files of a source."""
 
-    def open(self, file: WantedFile, offset: int) -> AbstractContextManager[Transfer]:
+    def open(self, file: RemoteFile, offset: int) -> AbstractContextManager[Transfer]:
         """Start a transfer. Raises BrokenTransferError if trying again may help, else others."""
         ...
 
@@ -74,7 +74,7 @@ class Download:
     report: Report = report_nothing
     pause: Callable[[float], object] = time.sleep
 
-    def run(self, name: str, files: Sequence[WantedFile]) -> None:
+    def run(self, name: str, files: Sequence[RemoteFile]) -> None:
         """Download all files, a few at once; files that are there and right are kept.
 
         Raises ModelSourceError, OSError.
@@ -84,7 +84,7 @@ class Download:
         run_each(lambda file, stop: self._fetch(file, progress, stop), files)
         shutil.rmtree(self.folder / _PARTIAL, ignore_errors=True)
 
-    def _fetch(self, file: WantedFile, progress: ByteProgress, stop: Event) -> None:
+    def _fetch(self, file: RemoteFile, progress: ByteProgress, stop: Event) -> None:
         """Download one file, again from nothing if its digest is wrong after it was resumed."""
         target = self.folder / file.path
         if _is_right(target, file):
@@ -107,7 +107,7 @@ class Download:
         partial.rename(target)
 
     def _receive(
-        self, file: WantedFile, partial: Path, progress: ByteProgress, stop: Event
+        self, file: RemoteFile, partial: Path, progress: ByteProgress, stop: Event
     ) -> None:
         tries = 0
         with partial.open("ab") as output:
@@ -129,7 +129,7 @@ class Download:
                 if size < file.size:
                     self.pause(min(2.0**tries, _PAUSE_S_MAX))
 
-    def _append(self, file: WantedFile, output: int, progress: ByteProgress, stop: Event) -> None:
+    def _append(self, file: RemoteFile, output: int, progress: ByteProgress, stop: Event) -> None:
         """Append what the source sends. Raises ModelSourceError for more than it told."""
         size = os.fstat(output).st_size
         with self.source.open(file, size) as transfer:
@@ -148,7 +148,7 @@ class Download:
                 _write(output, block)
                 progress.advance(len(block))
 
-    def _require_space(self, name: str, files: Sequence[WantedFile]) -> None:
+    def _require_space(self, name: str, files: Sequence[RemoteFile]) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         missing = sum(file.size for file in files if not (self.folder / file.path).is_file())
         partial = self.folder / _PARTIAL
@@ -167,7 +167,7 @@ def _write(output: int, block: bytes) -> None:
         rest = rest[os.write(output, rest) :]
 
 
-def _is_right(path: Path, file: WantedFile) -> bool:
+def _is_right(path: Path, file: RemoteFile) -> bool:
     """Whether a file has the size and the digest that its source states."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False

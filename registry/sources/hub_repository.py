@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from registry.manifests.manifest import FILES_MAX
 from registry.sources.errors import ModelSourceError
-from registry.sources.file_download import BrokenTransferError, Transfer, WantedFile
+from registry.sources.file_download import BrokenTransferError, RemoteFile, Transfer
 from registry.sources.source_names import HubSource
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class HubRepository:
         self._token = env.get("HF_TOKEN") or None
         self._api = HfApi(endpoint=self._endpoint, token=self._token)
 
-    def list_files(self) -> tuple[HubSource, list[WantedFile]]:
+    def list_files(self) -> tuple[HubSource, list[RemoteFile]]:
         """Return the source with the commit of its revision, and the files of the commit.
 
         One answer of the hub has both, so they belong together. Raises ModelSourceError.
@@ -51,10 +51,10 @@ class HubRepository:
             pinned = HubSource(self._source.repository, info.sha)
             if not pinned.is_pinned:
                 raise ValueError("no commit")
-            return pinned, [_wanted_file(sibling) for sibling in siblings]
+            return pinned, [_remote_file(sibling) for sibling in siblings]
 
     @contextmanager
-    def open(self, file: WantedFile, offset: int) -> Iterator[Transfer]:
+    def open(self, file: RemoteFile, offset: int) -> Iterator[Transfer]:
         """See `FileSource`. The source must have a commit."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import (  # type: ignore[attr-defined]
@@ -124,14 +124,14 @@ class HubRepository:
         return urlsplit(self._api.endpoint).hostname or "?"
 
 
-def _wanted_file(sibling: Any) -> WantedFile:
+def _remote_file(sibling: Any) -> RemoteFile:
     """Return a listed file. Raises ValueError for one without size and digest."""
     lfs = sibling.lfs
     size = sibling.size if lfs is None else lfs.size
     digest = sibling.blob_id if lfs is None else lfs.sha256
     if not isinstance(size, int) or not isinstance(digest, str) or not digest:
         raise ValueError("no size or digest")
-    return WantedFile(sibling.rfilename, size, digest, "git" if lfs is None else "sha256")
+    return RemoteFile(sibling.rfilename, size, digest, "git" if lfs is None else "sha256")
 
 
 def _offset_of(response: "httpx2.Response", offset: int) -> int:

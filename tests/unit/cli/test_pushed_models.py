@@ -19,7 +19,7 @@ from cli.stack.pushed_models import ModelPushes, signing_key
 from cli.stack.served_models import ServedModel
 from core.errors import SettingsError
 from registry.manifests.manifest import InvalidManifestError, decode_manifest, version_of
-from registry.manifests.object_keys import file_key, manifest_key
+from registry.manifests.model_objects import file_key, manifest_key
 from registry.signing.keys import PublicKey, SigningKey
 from registry.signing.model_signature import verify_version
 from registry.sources.errors import ModelSourceError

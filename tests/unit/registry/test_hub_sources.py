@@ -39,7 +39,9 @@ class Fetching:
         self.downloads = downloads
         self.pauses: list[float] = []
 
-    def fetch(self, text: str = "hf://org/tiny", **options: Any) -> tuple[FetchedModel, dict]:
+    def fetch(
+        self, text: str = "hf://org/tiny", **options: Any
+    ) -> tuple[FetchedModel, dict[str, bytes]]:
         fetcher = Fetcher(
             downloads=self.downloads, env=self.env, pause=self.pauses.append, **options
         )

@@ -11,7 +11,7 @@ import pytest
 from core.clock import SystemClock
 from registry.engine_options.engine_options import InvalidOptionError
 from registry.manifests.manifest import InvalidManifestError, decode_manifest, version_of
-from registry.manifests.object_keys import file_key, manifest_key, signature_key
+from registry.manifests.model_objects import file_key, manifest_key, signature_key
 from registry.publishing.file_uploads import FileUploads, ModelFileChangedError, missing_files
 from registry.publishing.folder_manifest import describe_folder, read_options
 from registry.publishing.published_version import (
@@ -24,7 +24,7 @@ from registry.signing.keys import SigningKey
 from registry.signing.model_signature import InvalidSignatureError, sign_files, verify_version
 from storage.objects.errors import ObjectStoreFullError
 from storage.objects.local_object_store import LocalObjectStore, LocalUpload
-from storage.objects.object_store import ObjectStore, read_object, write_object
+from storage.objects.object_store import ObjectStore, StoredObject, read_object, write_object
 
 KEY = SigningKey.generate()
 SAMPLING = b'{"temperature": 0.6, "max_new_tokens": 512, "do_sample": true, "top_p": null}'
@@ -166,11 +166,12 @@ def test_one_failed_file_stops_the_others(
     edit(folder / "tokenizer.json")
     published: list[str] = []
     complete = LocalUpload.complete
-    monkeypatch.setattr(
-        LocalUpload,
-        "complete",
-        lambda upload, **options: published.append(upload.key) or complete(upload, **options),
-    )
+
+    def record(upload: LocalUpload, *, if_absent: bool = False) -> StoredObject:
+        published.append(upload.key)
+        return complete(upload, if_absent=if_absent)
+
+    monkeypatch.setattr(LocalUpload, "complete", record)
 
     with pytest.raises(ModelFileChangedError):
         FileUploads(objects, folder).run(manifest)
