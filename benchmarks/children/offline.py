@@ -13,7 +13,8 @@ from pathlib import Path
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from benchmarks.data.input_files import Prompt, prompts, sampling
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.engine_arguments import vllm_arguments
+from gpu_consumers.engines.vllm.vllm_engine import vllm_environment
 
 WARM_UP_ITEMS = 16
 

@@ -5,23 +5,24 @@ memory that is left decides, and the smallest cache on a CPU holds far more than
 """
 
 import sys
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from gpu_consumers.__main__ import main
-from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm import vllm_engine
-from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments
+from gpu_consumers.engines.vllm import engine_arguments
+from gpu_consumers.engines.vllm.engine_arguments import vllm_arguments
 
 BLOCK_TOKENS: Final = 32
 
 
-def arguments_with_blocks(settings: EngineSettings, block_count: int) -> list[str]:
+def arguments_with_blocks(block_count: int, *values: Any, **names: Any) -> list[str]:
     """Return vLLM's command line with a cache of so many blocks."""
     cache = [f"--num-gpu-blocks-override={block_count}", f"--block-size={BLOCK_TOKENS}"]
-    return vllm_arguments(settings) + cache
+    return vllm_arguments(*values, **names) + cache
 
 
 if __name__ == "__main__":
-    blocks = int(sys.argv[1])
-    vllm_engine.vllm_arguments = lambda settings: arguments_with_blocks(settings, blocks)
+    # Before the module that uses it is imported, with vLLM, when the engine starts.
+    patched = partial(arguments_with_blocks, int(sys.argv[1]))
+    engine_arguments.vllm_arguments = patched
     main()

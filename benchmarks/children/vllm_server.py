@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks.children.line_child import die_with_parent, report_line, wait_for_line
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.engine_arguments import vllm_arguments
+from gpu_consumers.engines.vllm.vllm_engine import vllm_environment
 
 _POLL_S = 0.2
 _REQUEST_S_MAX = 5.0

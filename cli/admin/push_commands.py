@@ -8,8 +8,6 @@ from typing import Annotated, Any, Final
 
 import sqlalchemy as sa
 import typer
-from registry.store.registration import register_signed_version
-from registry.store.version_details import require_model
 
 from cli.admin.operator_connections import DataOption, object_store, transaction
 from cli.admin.version_commands import endpoint_paths
@@ -31,6 +29,8 @@ from registry.publishing.published_version import (
 from registry.signing.keys import PublicKey, SigningKey
 from registry.sources.fetched_model import Fetcher
 from registry.sources.source_names import parse_source
+from registry.store.registration import register_signed_version
+from registry.store.version_details import require_model
 from tenancy.audit_log import Action
 from tenancy.installation_log import CLI_OPERATOR, record_operator_event
 

@@ -14,8 +14,8 @@ from gpu_consumers.weights.cache_locks import Wait
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason, StagingStoppedError
 from topics.records.codec import decode_value, kind_of
 from topics.records.kinds import KINDS
+from topics.records.model_states import ModelKeyState, ModelState
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import ModelKeyState, ModelState
 
 WAIT_S_MAX: Final = 60.0
 """How long a replica waits for its version: a version that was just added may not be on the log."""

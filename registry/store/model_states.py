@@ -15,7 +15,7 @@ from registry.tables import model_keys, model_versions
 from storage.postgres.outbox import NOTIFY_OUTBOX, record_insert
 from topics.records.catalogue import MODELS
 from topics.records.codec import encode, kind_headers
-from topics.records.records import ModelKeyState, ModelState
+from topics.records.model_states import ModelKeyState, ModelState
 
 _FIRST: Final = 1
 _FINAL: Final = 2

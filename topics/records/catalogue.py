@@ -6,6 +6,7 @@ from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
 from topics.records.attempts import BatchAttempt
+from topics.records.model_states import ModelKeyState, ModelState
 from topics.records.records import (
     Batch,
     CallerHeartbeat,
@@ -18,8 +19,6 @@ from topics.records.records import (
     JobClose,
     JobControl,
     JobEvent,
-    ModelKeyState,
-    ModelState,
     Outcomes,
     Record,
     ReplicaGrants,

@@ -3,6 +3,7 @@
 from typing import Final
 
 from topics.records.attempts import BatchAttempt
+from topics.records.model_states import ModelKeyState, ModelState
 from topics.records.records import (
     Batch,
     CallerHeartbeat,
@@ -15,8 +16,6 @@ from topics.records.records import (
     JobClose,
     JobControl,
     JobEvent,
-    ModelKeyState,
-    ModelState,
     Outcomes,
     Record,
     ReplicaGrants,

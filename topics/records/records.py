@@ -347,28 +347,6 @@ class JobEvent(Record, frozen=True):
     at_s: float  # seconds since the epoch, by the database's time
 
 
-class ModelState(Record, frozen=True):
-    """A version of a model, as the registry has it (`models`, keyed by name and version).
-
-    Of equal keys, the highest revision counts.
-    """
-
-    name: str
-    version: str
-    pool: str
-    revision: int
-    retired: bool = False  # must not be loaded any more
-    base_version: str = ""  # of an adapter
-
-
-class ModelKeyState(Record, frozen=True):
-    """A key for signatures of models, as the registry has it (`models`, by key id)."""
-
-    key_id: str
-    revision: int
-    revoked: bool = False
-
-
 class DeadLetter(Record, frozen=True):
     """A copy of an unreadable record, with its topic, partition and offset (`dead_letters`)."""
 

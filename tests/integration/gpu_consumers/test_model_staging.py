@@ -21,7 +21,7 @@ from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import MODELS
 from topics.records.codec import encode, kind_headers
-from topics.records.records import ModelKeyState, ModelState
+from topics.records.model_states import ModelKeyState, ModelState
 from topics.settings import KafkaSettings
 
 KEY = SigningKey.generate()

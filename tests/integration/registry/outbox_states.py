@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from storage.postgres.outbox import outbox
 from topics.records.codec import decode
-from topics.records.records import ModelKeyState, ModelState
+from topics.records.model_states import ModelKeyState, ModelState
 
 
 def published(connection: sa.Connection) -> list[tuple[str, ModelState | ModelKeyState]]:

@@ -20,7 +20,7 @@ from registry.store.retirement import retire
 from registry.store.version_details import diff_versions, read_details
 from tests.integration.registry.outbox_states import published
 from tests.support.registered_models import ModelSigner
-from topics.records.records import ModelKeyState, ModelState
+from topics.records.model_states import ModelKeyState, ModelState
 
 
 def no_jobs(_connection: sa.Connection, _version: ModelVersion) -> int:

@@ -22,7 +22,7 @@ from registry.store.retirement import retire
 from registry.tables import model_manifests, model_names, model_signatures
 from tests.integration.registry.outbox_states import published
 from tests.support.registered_models import EMBEDDINGS, ModelSigner, manifest_of
-from topics.records.records import ModelState
+from topics.records.model_states import ModelState
 
 
 def register(

@@ -11,15 +11,10 @@ from cli.main import app
 from cli.stack.embedded_stack import StackOptions
 from cli.stack.processes.role_children import (
     refuse_reserved_variables,
-    replica_env,
     shared_env,
 )
-from cli.stack.served_models import ServedModel
 from cli.stack.up_command import engine_options
-from core.clock import SystemClock
 from core.errors import SettingsError
-from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.weights.replica_model import require_unverified_allowed
 
 KAFKA = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092"}
 DATABASE = {"MILLRACE_DATABASE_URL": "postgresql://elsewhere/millrace"}
@@ -172,14 +167,6 @@ def test_options_become_variables_with_absolute_paths(
 def test_unknown_option_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="vllm_tool_call_parser"):
         engine_options([text])
-
-
-def test_the_folder_of_a_model_needs_no_signature() -> None:
-    model = ServedModel(name="m", version="1", engine="vllm", endpoints=(), path=Path("/model"))
-    settings = EngineSettings.from_env(replica_env(model, {}))
-
-    require_unverified_allowed(settings, SystemClock())
-    assert settings.model_path == Path("/model")
 
 
 @pytest.mark.parametrize("name", ["MODEL_VERSION", "MODEL_PATH", "UNVERIFIED_UNTIL"])

@@ -10,8 +10,8 @@ from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason, Stagi
 from gpu_consumers.weights.registry_state import WAIT_S_MAX, RegistryReader, RegistryStates
 from tests.support.clock import ManualClock
 from topics.records.codec import encode, kind_headers
+from topics.records.model_states import ModelKeyState, ModelState
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import ModelKeyState, ModelState
 
 VERSION, KEY = "a" * 64, "b" * 64
 
