@@ -19,7 +19,7 @@ from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.bodies.body_limits import find_exceeded_limit
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolBusyError
-from core.model_names import short_digest, version_in_full
+from core.shown_versions import short_digest, version_in_full
 from gpu_consumers import metrics
 from gpu_consumers.adapters.adapter_slots import adapter_of
 from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
-from core.model_names import version_in_full
+from core.shown_versions import version_in_full
 from core.states import TERMINAL_STATES, JobState
 from jobs.errors import IdempotencyKeyInFlightError, IdempotencyKeyReusedError, RequestNotFoundError
 from jobs.store.single_requests import find_request, is_answered_well

@@ -88,9 +88,8 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     last_name, salt = None, 0
     hashes = array("q")
     count = 0
-    count_max = items_max - (
-        existing.item_count if existing else 0
-    )  # below 0 if the limit was lowered
+    # Below 0 if the limit was lowered.
+    count_max = items_max - (existing.item_count if existing else 0)
     for number, _, line in read_lines():
         if count >= count_max:
             message = f"A batch may have at most {items_max} requests."
@@ -117,10 +116,9 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
         if error is None:
             error = body_limit_error(line, value, body_limits, number)
         if error is None and value["body"]["model"] != last_name:
-            error = model.error(value["body"]["model"], number)
-            if error is None:
-                last_name = value["body"]["model"]
-                salt = model.prefix_salt(last_name)
+            last_name = value["body"]["model"]
+            error, salt = model.error(last_name, number), model.prefix_salt(last_name)
+            last_name = None if error else last_name
         if error:
             findings.add(error)
         elif prefixes is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from core.limits import ERROR_LINES_MAX
-from core.model_names import is_digest
+from core.shown_versions import is_digest
 from jobs.input.line_checks import ErrorCode, LineError
 from registry.models import ModelVersion
 
@@ -85,7 +85,7 @@ class ModelRule:
             # Neither looked up nor kept: a file may name as many models as it has lines.
             code = ErrorCode.MODEL_MISMATCH if self._expected else ErrorCode.MODEL_NOT_FOUND
         elif code is None:
-            code = self._judge_new(name)
+            code = self._check_new(name)
         return None if code is None else LineError(code, _MESSAGES[code], _PARAM, line)
 
     def prefix_salt(self, name: str) -> int:
@@ -95,7 +95,7 @@ class ModelRule:
         is_first = not self._pinned and name == next(iter(self.names), name)
         return 0 if is_first else hash(name)
 
-    def _judge_new(self, name: str) -> ErrorCode | None:
+    def _check_new(self, name: str) -> ErrorCode | None:
         """Look a name up, once, and keep what it is."""
         version = self._find_model(name)
         code = None

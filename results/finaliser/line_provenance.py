@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
-from core.model_names import short_digest
+from core.shown_versions import short_digest
 from storage.postgres.items import job_provenance
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.model_names import short_digest, version_in_full
+from core.shown_versions import short_digest, version_in_full
 
 DIGEST = "0f3c9a41d2e7" + "5" * 52
 
