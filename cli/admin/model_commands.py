@@ -8,6 +8,7 @@ from cli.admin.administration import administration
 from cli.admin.model_key_commands import app as keys
 from cli.admin.model_key_commands import republish
 from cli.admin.model_name_commands import alias, retire
+from cli.admin.model_plan_command import plan
 from cli.admin.model_show_commands import diff, show
 from cli.admin.model_verify_command import verify
 from cli.admin.operator_connections import DataOption
@@ -40,6 +41,6 @@ def _cells(model: dict[str, Any]) -> tuple[str, ...]:
     return (*texts, verification, ",".join(model["endpoints"]))
 
 
-for _command in (push, add, sbom, show, diff, verify, alias, retire, republish):
+for _command in (push, add, sbom, plan, show, diff, verify, alias, retire, republish):
     app.command()(_command)
 app.add_typer(keys, name="keys")
