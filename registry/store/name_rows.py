@@ -26,8 +26,8 @@ _VERSION_COLUMNS: Final = tuple(
         "retired_at",
     )
 )
-_MEANING_COLUMNS: Final = slice(len(_VERSION_COLUMNS), len(_VERSION_COLUMNS) + 4)
-_KNOWN_NAME: Final = len(_VERSION_COLUMNS) + 4
+_MEANING_COLUMNS: Final = slice(len(_VERSION_COLUMNS), len(_VERSION_COLUMNS) + 3)
+_KNOWN_NAME: Final = len(_VERSION_COLUMNS) + 3
 
 
 def version_query() -> sa.Select[Any]:
@@ -141,7 +141,6 @@ def _meanings(at: datetime | None) -> sa.Select[Any]:
     query = sa.select(
         *_VERSION_COLUMNS,
         model_names.c.id,
-        model_names.c.version_id,
         model_names.c.alias_of,
         model_names.c.tenant_id,
         model_names.c.name,
@@ -153,8 +152,8 @@ def _meanings(at: datetime | None) -> sa.Select[Any]:
 
 def _meaning(row: Sequence[Any]) -> Meaning:
     """Return the meaning in a row of `_meanings`."""
-    revision, version_id, alias_of, owner = row[_MEANING_COLUMNS]
-    return Meaning(revision, None if version_id is None else version_of_row(row), alias_of, owner)
+    revision, alias_of, owner = row[_MEANING_COLUMNS]
+    return Meaning(revision, None if row[0] is None else version_of_row(row), alias_of, owner)
 
 
 def without_retired(found: ModelVersion | None) -> ModelVersion | None:

@@ -51,7 +51,14 @@ def test_models(client: httpx.Client) -> None:
         "id": "org/small",
         "object": "model",
         "owned_by": "millrace-simulated",
-        "millrace": {"version": "1", "engine": "simulated", "endpoints": ["/v1/embeddings"]},
+        "millrace": {
+            "version": "1",
+            "engine": "simulated",
+            "endpoints": ["/v1/embeddings"],
+            "model": "org/small",
+            "verification": "legacy",
+            "base": None,
+        },
     }
 
 
