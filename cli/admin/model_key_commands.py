@@ -11,7 +11,7 @@ from cli.output import FormatOption, OutputFormat, write_output
 from jobs.store.model_acts import add_model_key, revoke_model_key
 from registry.model_views import key_object
 from registry.store.keys import PEM_BYTES_MAX, list_keys
-from registry.store.model_states import publish_all
+from registry.store.state_publishing import publish_all
 from tenancy.installation_log import CLI_OPERATOR
 
 app = typer.Typer(help="Add, list and revoke the keys whose signatures of models are accepted.")

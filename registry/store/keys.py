@@ -8,7 +8,7 @@ from registry.errors import InvalidModelError, ModelKeyNotFoundError, ModelKeyRe
 from registry.signing.keys import PublicKey
 from registry.signing.model_signature import InvalidSignatureError
 from registry.store.acts import lock_registry
-from registry.store.model_states import publish_key
+from registry.store.state_publishing import publish_key
 from registry.tables import model_keys
 
 KEYS_MAX: Final = 1000

@@ -18,8 +18,8 @@ from registry.model_version import ModelVersion, check_new_name, check_version
 from registry.signing.model_signature import verify_version
 from registry.store.acts import lock_registry, require_owner
 from registry.store.keys import trusted_key
-from registry.store.model_states import publish_version
 from registry.store.name_rows import NameRows, version_of_row, version_query
+from registry.store.state_publishing import publish_version
 from registry.tables import model_manifests, model_signatures, model_versions
 from registry.unverified_version import unverified_version
 

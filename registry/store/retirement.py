@@ -9,8 +9,8 @@ from registry.errors import ModelInUseError, ModelNotFoundError
 from registry.model_version import ANY_TENANT, ModelVersion
 from registry.store.acts import lock_registry
 from registry.store.aliases import names_of
-from registry.store.model_states import publish_version
 from registry.store.name_rows import LoadedNames, resolve, version_of_row, version_query
+from registry.store.state_publishing import publish_version
 from registry.tables import model_versions
 
 _SHOWN_MAX: Final = 5  # names in a message

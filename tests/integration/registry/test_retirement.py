@@ -15,8 +15,8 @@ from registry.models import ModelVersion, find_model, find_retired, list_models,
 from registry.signing.keys import InvalidKeyError
 from registry.store.aliases import remove_name, set_alias
 from registry.store.keys import list_keys, revoke_key, trust_key
-from registry.store.model_states import publish_all
 from registry.store.retirement import retire
+from registry.store.state_publishing import publish_all
 from registry.store.version_details import diff_versions, read_details
 from tests.integration.registry.outbox_states import published
 from tests.support.registered_models import ModelSigner

@@ -51,7 +51,7 @@ def test_every_path_and_query_parameter_is_covered() -> None:
         asked = [ask.path for ask in EVERY_ASK[method, path]]
         queries = get_flat_dependant(route.dependant).query_params
         parameters = [p.alias for p in queries if p.alias not in NO_IDS]
-        if path == "/v1/batches/{batch_id}/results" or path in BY_NAME:
+        if path == "/v1/batches/{batch_id}/results" or (method == "GET" and path in BY_NAME):
             parameters.remove("after")  # a number in one batch, or a name
         missing += [(path, name) for name in parameters if f"?{name}={{" not in "".join(asked)]
         templates = [re.split("[/?]", template) for template in asked]
