@@ -22,7 +22,7 @@ from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated.engine_hash import simulated_engine_hash
+from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
 from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
 from gpu_consumers.engines.warm_up import WarmUpError, warm_up
 from gpu_consumers.flow_control.loading_state import LoadingState

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from core.clock import SystemClock
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated.engine_hash import simulated_engine_hash
+from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
 from jobs.estimates.pool_rates import PoolRates
 from jobs.estimates.waiting_reasons import PoolView, WaitingReason
 from jobs.expansion.pool_versions import has_versions

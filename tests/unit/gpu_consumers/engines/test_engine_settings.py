@@ -8,7 +8,7 @@ import pytest
 from core.errors import SettingsError
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated.engine_hash import simulated_engine_hash
+from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
 from gpu_consumers.engines.vllm.engine_arguments import vllm_arguments
 from gpu_consumers.engines.vllm.vllm_engine import vllm_environment
 
