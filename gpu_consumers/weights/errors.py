@@ -18,6 +18,7 @@ class RefusalReason(StrEnum):
     SIGNATURE = "signature"  # it does not verify, or signs something else
     FILE = "file"  # missing, truncated or altered
     MEMORY = "memory"  # it does not fit the engine's memory
+    OPTIONS = "options"  # the engine refuses its options or settings, or does not start
     WARM_UP = "warm_up"  # the engine did not answer the requests that warm it up
     CACHE = "cache"  # it does not fit the weight cache, or the cache cannot be used
 

@@ -3,8 +3,8 @@
     1. the registry names the version under the model's name, and has not retired it
     2. manifest: its digest is the version
     3. signature: by a trusted key that is not revoked, for this version and these files
-    4. memory plan: the model fits the engine
-    5. weight cache: exactly the listed files, each hashed through the folder that is loaded
+    4. weight cache: exactly the listed files, each hashed through the folder that is loaded
+    5. memory plan, from the verified files: the model fits the device
     6. the registry once more: nothing was retired or revoked meanwhile
 
 Any failure raises ModelRefusedError, and the files are not loaded.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self, TypeAlias
 
 from gpu_consumers.weights.cache_locks import Wait
-from gpu_consumers.weights.download import download_file, manifest_key, signature_prefix
+from gpu_consumers.weights.download import manifest_key, signature_prefix
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
 from gpu_consumers.weights.weight_cache import StagedVersion, WeightCache
 from registry.engine_options.engine_options import InvalidOptionError
@@ -40,23 +40,18 @@ from storage.objects.object_store import ObjectStore, read_object
 _SIGNERS_MAX: Final = 1000
 """Signatures that a refusal looks at."""
 
-READ_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of a file that a memory plan may read, such as `config.json`."""
-
-ReadFile: TypeAlias = Callable[[str], bytes]
-"""Returns the content of a listed file; raises KeyError for one that is not listed."""
-
-MemoryCheck: TypeAlias = Callable[[Manifest, ReadFile], str | None]
-"""Returns why a model does not fit the memory of the engine, or None if it does."""
+MemoryCheck: TypeAlias = Callable[[Manifest, Path], int | None]
+"""Plans the memory of the model in a folder. Returns the bytes of its KV cache; None if the engine
+measures them. Raises ModelRefusedError for a model that does not fit."""
 
 
-def fits_always(_manifest: Manifest, _read_file: ReadFile) -> str | None:
+def fits_always(_manifest: Manifest, _folder: Path) -> int | None:
     """Return None: the memory check of a replica without a memory plan."""
     return None
 
 
 class RegistryView(Protocol):
-    """What the registry says of the versions of one model name and of keys."""
+    """What the registry says of the versions that may be loaded, and of keys."""
 
     def require_loadable(self, version: str) -> None:
         """Raise ModelRefusedError if the version is unknown or retired, as of now."""
@@ -75,6 +70,7 @@ class StagedModel:
     manifest: Manifest
     staged: StagedVersion
     signed_by: str  # id of the trusted key whose signature counted
+    kv_cache_memory_bytes: int | None = None  # of the memory plan; None: the engine measures
 
     @property
     def folder(self) -> Path:
@@ -102,6 +98,7 @@ class ModelLoader:
     trusted: Mapping[str, PublicKey]
     wait: Wait
     check_memory: MemoryCheck = fits_always
+    base: str | None = None  # the version that the manifest must name: of adapters
 
     def stage(self, version: str) -> StagedModel:
         """Return a verified version whose files are on local disk.
@@ -112,18 +109,17 @@ class ModelLoader:
         self.registry.require_loadable(version)
         manifest = self._read_manifest(version)
         signed_by = self._verify_signature(version, manifest)
-        reason = self.check_memory(manifest, lambda path: self._read_file(manifest, path))
-        if reason is not None:
-            raise ModelRefusedError(RefusalReason.MEMORY, reason, version=version)
+        self._require_base(version, manifest)
         staged = self.cache.stage(version, manifest.files, self.objects)
         try:
+            kv_cache_bytes = self.check_memory(manifest, staged.folder)
             self.registry.require_loadable(version)
             if signed_by in self.registry.revoked_keys():
                 raise _revoked(version, signed_by)
         except BaseException:
             staged.release()
             raise
-        return StagedModel(version, manifest, staged, signed_by)
+        return StagedModel(version, manifest, staged, signed_by, kv_cache_bytes)
 
     def _read_manifest(self, version: str) -> Manifest:
         try:
@@ -178,15 +174,13 @@ class ModelLoader:
         """Return an object, cut after one byte too many, which its check refuses."""
         return read_object(self.objects, key, length=bytes_max + 1)
 
-    def _read_file(self, manifest: Manifest, path: str) -> bytes:
-        """Return the verified content of a small file of a model."""
-        file = {file.path: file for file in manifest.files}[path]
-        if file.size > READ_FILE_BYTES_MAX:
-            text = f"The file {path!r} has more than {READ_FILE_BYTES_MAX} bytes."
-            raise ModelRefusedError(RefusalReason.FILE, text)
-        content = bytearray()
-        download_file(self.objects, file, content.extend, self.wait)
-        return bytes(content)
+    def _require_base(self, version: str, manifest: Manifest) -> None:
+        """Require that an adapter is of the loaded model, and that a model is no adapter."""
+        if manifest.base != self.base:
+            base = f"an adapter of version {manifest.base}" if manifest.base else "no adapter"
+            needed = f"adapters of version {self.base}" if self.base else "models"
+            text = f"Version {version} is {base}; this replica loads {needed} here."
+            raise ModelRefusedError(RefusalReason.MANIFEST, text)
 
 
 def _revoked(version: str, key_id: str) -> ModelRefusedError:

@@ -1,11 +1,13 @@
-"""What the registry says of a model's versions and of keys, from the topic `models`.
+"""What the registry says of versions and of keys, from the topic `models`.
 
 The topic is compacted and never expires; of the records of a version or key the highest revision
 counts. A record that cannot be read counts against what it names: its version is unknown, its key
 revoked.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from core.clock import Clock
@@ -24,13 +26,16 @@ _POLL_S: Final = 0.5
 _READ_S_MAX: Final = 60.0
 
 
-class RegistryStates:
-    """The states of one model name's versions, and of all keys, as far as the topic was read."""
+ADAPTER_WAIT_S_MAX: Final = 10.0
+"""The same for an adapter, whose jobs wait: the registry knew it before it took them."""
 
-    def __init__(self, name: str) -> None:
-        """States of other names are not kept."""
-        self._name = name
-        self._versions: dict[str, ModelState] = {}
+
+class RegistryStates:
+    """The states of all versions and keys, as far as the topic was read."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._versions: dict[str, dict[str, ModelState]] = {}  # by version, by name
         self._keys: dict[str, tuple[int, bool]] = {}
 
     def apply(self, record: ReceivedRecord) -> None:
@@ -50,9 +55,9 @@ class RegistryStates:
                 revision, _ = self._keys.get(named, (0, True))
                 self._keys[named] = revision, True
 
-    def version_state(self, version: str) -> ModelState | None:
-        """Return the newest state of a version; None for one that is unknown."""
-        return self._versions.get(version)
+    def version_states(self, version: str) -> list[ModelState]:
+        """Return the newest states of a version, one for each name that it has."""
+        return [*self._versions.get(version, {}).values()]
 
     def revoked_keys(self) -> frozenset[str]:
         """Return the ids of all revoked keys."""
@@ -65,15 +70,15 @@ class RegistryStates:
                 self._keys[key.key_id] = key.revision, key.revoked
         elif kind_of(record.headers) == KINDS[ModelState]:
             state = decode_value(ModelState, record.value)
-            known = self._versions.get(state.version)
-            is_newer = known is None or state.revision >= known.revision
-            if state.name == self._name and is_newer:
-                self._versions[state.version] = state
+            by_name = self._versions.setdefault(state.version, {})
+            known = by_name.get(state.name)
+            if known is None or state.revision >= known.revision:
+                by_name[state.name] = state
 
     def _forget_version(self, kind: str, named: str) -> None:
         name, _, version = named.rpartition("@")
-        if kind == "version" and name == self._name:
-            self._versions.pop(version, None)
+        if kind == "version":
+            self._versions.get(version, {}).pop(name, None)
 
 
 class TailReader(Protocol):
@@ -89,37 +94,92 @@ class TailReader(Protocol):
 
 
 class RegistryReader:
-    """A `RegistryView` that reads the topic `models` whenever it is asked."""
+    """Reads the topic `models` whenever it is asked. Safe for threads."""
 
-    def __init__(self, reader: TailReader, name: str, *, clock: Clock, wait: Wait) -> None:
-        """`reader` starts at the oldest record; `name` is the name that the replica serves."""
-        self._reader, self._name, self._clock, self._wait = reader, name, clock, wait
-        self._states = RegistryStates(name)
+    def __init__(self, reader: TailReader, *, clock: Clock) -> None:
+        """`reader` starts at the oldest record."""
+        self._reader, self._clock = reader, clock
+        self._states = RegistryStates()
+        self._lock = threading.Lock()
 
-    def require_loadable(self, version: str) -> None:
-        """See `RegistryView`. Waits for an unknown version for at most `WAIT_S_MAX`.
+    def read_states(
+        self, version: str, wanted: Callable[[ModelState], bool], wait_s_max: float, wait: Wait
+    ) -> list[ModelState]:
+        """Return the wanted states of a version as of now; wait while there are none.
 
-        Raises KafkaUnavailableError, SchemaTooNewError, StagingStoppedError, too.
+        Raises KafkaUnavailableError, SchemaTooNewError, StagingStoppedError.
         """
-        deadline = self._clock.monotonic_s() + WAIT_S_MAX
-        for records in self._reader.iter_to_end(_READ_S_MAX):
-            self._apply(records)
-        while self._states.version_state(version) is None and self._clock.monotonic_s() < deadline:
-            self._apply(self._reader.poll(_POLL_S))
-        state = self._states.version_state(version)
-        if state is None:
-            text = f"The registry has no version {version} of the model {self._name!r}."
-            raise ModelRefusedError(RefusalReason.UNKNOWN, text)
-        if state.retired:
-            text = f"The registry has retired version {version} of the model {self._name!r}."
-            raise ModelRefusedError(RefusalReason.RETIRED, text)
+        deadline = self._clock.monotonic_s() + wait_s_max
+        with self._lock:
+            for records in self._reader.iter_to_end(_READ_S_MAX):
+                self._apply(records, wait)
+        while True:
+            with self._lock:
+                states = [*filter(wanted, self._states.version_states(version))]
+                if states or self._clock.monotonic_s() >= deadline:
+                    return states
+                self._apply(self._reader.poll(_POLL_S), wait)
 
     def revoked_keys(self) -> frozenset[str]:
-        """See `RegistryView`."""
-        return self._states.revoked_keys()
+        """Return the ids of all revoked keys, as of the last `read_states`."""
+        with self._lock:
+            return self._states.revoked_keys()
 
-    def _apply(self, records: list[ReceivedRecord]) -> None:
-        if self._wait(0):
+    def _apply(self, records: list[ReceivedRecord], wait: Wait) -> None:
+        if wait(0):
             raise StagingStoppedError
         for record in records:
             self._states.apply(record)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersions:
+    """A `RegistryView` of the versions of one model name."""
+
+    reader: RegistryReader
+    name: str
+    wait: Wait
+
+    def require_loadable(self, version: str) -> None:
+        """See `RegistryView`. Raises what `read_states` raises, too."""
+        states = self.reader.read_states(
+            version, lambda state: state.name == self.name, WAIT_S_MAX, self.wait
+        )
+        _require_active(states, version, f"of the model {self.name!r}")
+
+    def revoked_keys(self) -> frozenset[str]:
+        """See `RegistryView`."""
+        return self.reader.revoked_keys()
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterVersions:
+    """A `RegistryView` of the adapters of one base version, whatever their names."""
+
+    reader: RegistryReader
+    base_version: str
+    wait: Wait
+
+    def require_loadable(self, version: str) -> None:
+        """See `RegistryView`. Raises what `read_states` raises, too."""
+        states = self.reader.read_states(
+            version,
+            lambda state: state.base_version == self.base_version,
+            ADAPTER_WAIT_S_MAX,
+            self.wait,
+        )
+        _require_active(states, version, "as an adapter of the model that is loaded")
+
+    def revoked_keys(self) -> frozenset[str]:
+        """See `RegistryView`."""
+        return self.reader.revoked_keys()
+
+
+def _require_active(states: list[ModelState], version: str, what: str) -> None:
+    """Require that the version has a name under which it is not retired."""
+    if not states:
+        text = f"The registry has no version {version} {what}."
+        raise ModelRefusedError(RefusalReason.UNKNOWN, text)
+    if all(state.retired for state in states):
+        text = f"The registry has retired version {version} {what}."
+        raise ModelRefusedError(RefusalReason.RETIRED, text)

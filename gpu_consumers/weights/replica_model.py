@@ -1,20 +1,32 @@
 """Prepares the model of a replica: verified and staged, or a folder that is allowed unverified."""
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from core.clock import Clock
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.weights import metrics
+from gpu_consumers.weights.adapter_staging import AdapterStaging
+from gpu_consumers.weights.cache_locks import Wait
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
-from gpu_consumers.weights.model_loading import MemoryCheck, ModelLoader, StagedModel, fits_always
-from gpu_consumers.weights.registry_state import RegistryReader
+from gpu_consumers.weights.model_loading import (
+    MemoryCheck,
+    ModelLoader,
+    RegistryView,
+    StagedModel,
+    fits_always,
+)
+from gpu_consumers.weights.registry_state import AdapterVersions, ModelVersions, RegistryReader
 from gpu_consumers.weights.trusted_keys import read_trusted_keys
 from gpu_consumers.weights.weight_cache import WeightCache
+from registry.signing.keys import PublicKey
 from storage.objects.object_store import ObjectStore
 from topics.records.catalogue import MODELS
 from topics.settings import KafkaSettings
@@ -95,17 +107,76 @@ def _stage(
     check_memory: MemoryCheck,
 ) -> StagedModel:
     assert settings.model_version is not None
-    assert settings.weight_cache is not None, "validated with the version"
-    assert settings.trusted_keys is not None, "validated with the version"
-    trusted = read_trusted_keys(settings.trusted_keys)
-    bytes_max = settings.weight_cache_gib_max * _GIB
-    cache = WeightCache(settings.weight_cache, bytes_max=bytes_max, clock=clock, wait=stop.wait)
+    sources = _sources(settings, objects, clock)
     reader = TopicTailReader(kafka, MODELS, client_id="gpu-consumer-models")
     try:
-        registry = RegistryReader(reader, settings.model_name, clock=clock, wait=stop.wait)
-        loader = ModelLoader(objects, cache, registry, trusted, stop.wait, check_memory)
+        registry = ModelVersions(
+            RegistryReader(reader, clock=clock), settings.model_name, stop.wait
+        )
+        loader = sources.loader(registry, stop.wait, check_memory)
         model = loader.stage(settings.model_version)
     finally:
         reader.close()
     _LOG.info("model_staged", extra={"version": model.version, "signed_by": model.signed_by})
     return model
+
+
+@contextlib.asynccontextmanager
+async def adapter_staging(
+    settings: EngineSettings,
+    kafka: KafkaSettings,
+    objects: ObjectStore,
+    base_version: str,
+    *,
+    clock: Clock,
+    stop: threading.Event,
+) -> AsyncIterator[AdapterStaging]:
+    """Stage adapters of a version that is staged already, by the same keys and the same cache."""
+    sources = _sources(settings, objects, clock)
+    topic = TopicTailReader(kafka, MODELS, client_id="gpu-consumer-adapters")
+    reader = RegistryReader(topic, clock=clock)
+
+    def open_loader(wait: Wait) -> ModelLoader:
+        registry = AdapterVersions(reader, base_version, wait)
+        return sources.loader(registry, wait, base=base_version)
+
+    staging = AdapterStaging(open_loader, clock=clock, stop=stop)
+    try:
+        yield staging
+    finally:
+        if await staging.close():  # else a thread may still use the client
+            topic.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Where models come from, and the keys that verify them."""
+
+    objects: ObjectStore
+    trusted: Mapping[str, PublicKey]
+    cache: Path
+    cache_bytes_max: int
+    clock: Clock
+
+    def loader(
+        self,
+        registry: RegistryView,
+        wait: Wait,
+        check_memory: MemoryCheck = fits_always,
+        base: str | None = None,
+    ) -> ModelLoader:
+        """Return a loader, which `wait` ends."""
+        cache = WeightCache(self.cache, bytes_max=self.cache_bytes_max, clock=self.clock, wait=wait)
+        return ModelLoader(self.objects, cache, registry, self.trusted, wait, check_memory, base)
+
+
+def _sources(settings: EngineSettings, objects: ObjectStore, clock: Clock) -> _Sources:
+    assert settings.weight_cache is not None, "validated with the version"
+    assert settings.trusted_keys is not None, "validated with the version"
+    return _Sources(
+        objects,
+        read_trusted_keys(settings.trusted_keys),
+        settings.weight_cache,
+        settings.weight_cache_gib_max * _GIB,
+        clock,
+    )

@@ -54,9 +54,11 @@ def store_model(
     contents: Mapping[str, bytes],
     *keys: SigningKey,
     engine_options: Mapping[str, Any] | None = None,
+    base: str | None = None,
 ) -> StoredModel:
-    """Store files, manifest and the signature of each key."""
-    manifest = Manifest(listed_files(contents), engine_options=dict(engine_options or {}))
+    """Store files, manifest and the signature of each key; with `base`, of an adapter."""
+    options = dict(engine_options or {})
+    manifest = Manifest(listed_files(contents), base=base, engine_options=options)
     data = encode_manifest(manifest)
     version = version_of(data)
     store_files(objects, contents)

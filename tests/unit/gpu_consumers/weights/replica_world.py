@@ -1,5 +1,6 @@
 """A signed model in a local object store, and a replica that would load it."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -9,6 +10,7 @@ from random import Random
 import pytest
 
 from core.clock import SystemClock
+from gpu_consumers.weights.cache_locks import try_lock
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
 from gpu_consumers.weights.model_loading import ModelLoader
 from gpu_consumers.weights.weight_cache import WeightCache
@@ -93,6 +95,14 @@ class World:
                     if not path.is_dir()
                 }
             )
+
+    def is_released(self, version: str) -> bool:
+        """Whether nobody has the version's folder locked."""
+        descriptor = os.open(self.folder / "cache/versions" / version, os.O_RDONLY)
+        try:
+            return try_lock(descriptor)
+        finally:
+            os.close(descriptor)
 
     def refused(self, reason: RefusalReason, version: str | None = None) -> str:
         with pytest.raises(ModelRefusedError) as refusal:

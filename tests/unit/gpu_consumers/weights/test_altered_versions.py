@@ -13,7 +13,7 @@ import pytest
 
 from core.clock import SystemClock
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
-from gpu_consumers.weights.model_loading import ModelLoader
+from gpu_consumers.weights.model_loading import ModelLoader, fits_always
 from gpu_consumers.weights.weight_cache import WeightCache
 from registry.manifests.manifest import Manifest, encode_manifest, version_of
 from registry.signing.model_signature import sign_files
@@ -21,6 +21,7 @@ from storage.objects.object_store import read_object, write_object
 from tests.support.signed_models import (
     listed_files,
     model_contents,
+    store_model,
     store_signature,
 )
 from tests.unit.gpu_consumers.weights.replica_world import (
@@ -209,15 +210,35 @@ def test_a_manifest_that_is_missing_or_far_too_long(worlds: Iterator[World]) -> 
 def test_a_model_that_does_not_fit_the_memory(worlds: Iterator[World]) -> None:
     world = next(worlds)
     cache = WeightCache(world.folder / "cache", bytes_max=10**6, clock=SystemClock(), wait=go_on)
-    read: list[bytes] = []
+    planned: list[bytes] = []
 
-    def check(_manifest: Manifest, read_file: Callable[[str], bytes]) -> str | None:
-        read.append(read_file("config.json"))
-        return "too large"
+    def check(_manifest: Manifest, folder: Path) -> int | None:
+        planned.append((folder / "config.json").read_bytes())
+        raise ModelRefusedError(RefusalReason.MEMORY, "too large")
 
     loader = ModelLoader(world.objects, cache, world.registry, world.trusted, go_on, check)
     with pytest.raises(ModelRefusedError, match="too large") as refusal:
         loader.stage(world.model.version)
     assert refusal.value.reason == RefusalReason.MEMORY
-    assert read == [world.model.contents["config.json"]]
-    assert list((world.folder / "cache/files").iterdir()) == []
+    assert planned == [world.model.contents["config.json"]]
+    assert world.is_released(world.model.version)
+
+
+def test_an_adapter_of_another_base_and_a_model_as_adapter(worlds: Iterator[World]) -> None:
+    world, base = next(worlds), "b" * 64
+    adapter = store_model(world.objects, world.model.contents, KEY, base=base)
+    world.registry.known.add(adapter.version)
+    world.refused(RefusalReason.MANIFEST, adapter.version)
+    cache = WeightCache(world.folder / "cache", bytes_max=10**6, clock=SystemClock(), wait=go_on)
+
+    def loader(of: str) -> ModelLoader:
+        return ModelLoader(
+            world.objects, cache, world.registry, world.trusted, go_on, fits_always, of
+        )
+
+    for refused, of in ((adapter.version, "c" * 64), (world.model.version, base)):
+        with pytest.raises(ModelRefusedError) as refusal:
+            loader(of).stage(refused)
+        assert refusal.value.reason == RefusalReason.MANIFEST
+    with loader(base).stage(adapter.version) as staged:
+        assert staged.manifest.base == base

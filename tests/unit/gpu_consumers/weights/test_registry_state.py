@@ -7,13 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason, StagingStoppedError
-from gpu_consumers.weights.registry_state import WAIT_S_MAX, RegistryReader, RegistryStates
+from gpu_consumers.weights.registry_state import (
+    ADAPTER_WAIT_S_MAX,
+    WAIT_S_MAX,
+    AdapterVersions,
+    ModelVersions,
+    RegistryReader,
+    RegistryStates,
+)
 from tests.support.clock import ManualClock
 from topics.records.codec import encode, kind_headers
 from topics.records.model_states import ModelKeyState, ModelState
 from topics.records.received_record import ReceivedRecord
 
-VERSION, KEY = "a" * 64, "b" * 64
+VERSION, KEY, BASE = "a" * 64, "b" * 64, "c" * 64
 
 
 def record(state: ModelState | ModelKeyState, value: bytes | None = None) -> ReceivedRecord:
@@ -40,7 +47,7 @@ def key_state(revision: int = 1, *, revoked: bool = False) -> ModelKeyState:
 
 
 def states_of(*records: ReceivedRecord) -> RegistryStates:
-    states = RegistryStates("m")
+    states = RegistryStates()
     for one in records:
         states.apply(one)
     return states
@@ -52,26 +59,20 @@ def test_the_highest_revision_counts_in_any_order(order: Sequence[int]) -> None:
         *(record(version_state(n, retired=n % 2 == 1)) for n in order),
         *(record(key_state(n, revoked=n % 2 == 1)) for n in order),
     )
-    state = states.version_state(VERSION)
-    assert state is not None
-    assert state.retired
+    assert [state.retired for state in states.version_states(VERSION)] == [True]
     assert states.revoked_keys() == {KEY}
-
-
-def test_a_version_of_another_name_is_unknown() -> None:
-    assert states_of(record(version_state(name="n"))).version_state(VERSION) is None
 
 
 def test_a_removed_version_is_unknown() -> None:
     removed = received(f"version:m@{VERSION}".encode(), None, [])
-    assert states_of(record(version_state()), removed).version_state(VERSION) is None
+    assert states_of(record(version_state()), removed).version_states(VERSION) == []
 
 
 def test_an_unreadable_version_is_unknown_until_it_is_written_again() -> None:
     bad = record(version_state(2), b"\xc1")
-    assert states_of(record(version_state()), bad).version_state(VERSION) is None
+    assert states_of(record(version_state()), bad).version_states(VERSION) == []
     again = states_of(record(version_state()), bad, record(version_state(3)))
-    assert again.version_state(VERSION) is not None
+    assert again.version_states(VERSION) == [version_state(3)]
 
 
 @pytest.mark.parametrize("headers", [kind_headers(ModelKeyState), []])
@@ -102,8 +103,45 @@ class Topic:
         return [self.later.pop(0)] if self.later else []
 
 
-def reader(topic: Topic, *, is_stopped: bool = False) -> RegistryReader:
-    return RegistryReader(topic, "m", clock=topic.clock, wait=lambda _: is_stopped)
+def reader(topic: Topic, *, is_stopped: bool = False) -> ModelVersions:
+    return ModelVersions(RegistryReader(topic, clock=topic.clock), "m", lambda _: is_stopped)
+
+
+def adapters(*states: ModelState) -> AdapterVersions:
+    topic = Topic(ManualClock())
+    topic.now = [record(state) for state in states]
+    return AdapterVersions(RegistryReader(topic, clock=topic.clock), BASE, lambda _: False)
+
+
+def adapter_state(name: str, *, base: str = BASE, retired: bool = False) -> ModelState:
+    return ModelState(name, VERSION, "p", 1, retired, base)
+
+
+def test_a_version_of_another_name_is_unknown() -> None:
+    topic = Topic(ManualClock(), record(version_state(name="n")))
+    with pytest.raises(ModelRefusedError) as refusal:
+        reader(topic).require_loadable(VERSION)
+    assert refusal.value.reason == RefusalReason.UNKNOWN
+
+
+def test_an_adapter_is_loadable_by_any_name_that_is_not_retired() -> None:
+    adapters(adapter_state("a", retired=True), adapter_state("b")).require_loadable(VERSION)
+    with pytest.raises(ModelRefusedError) as refusal:
+        adapters(adapter_state("a", retired=True)).require_loadable(VERSION)
+    assert refusal.value.reason == RefusalReason.RETIRED
+
+
+@pytest.mark.parametrize("states", [[], [version_state()], [adapter_state("a", base=KEY)]])
+def test_what_is_no_adapter_of_the_base_is_unknown_after_a_short_wait(
+    states: list[ModelState],
+) -> None:
+    clock = ManualClock()
+    topic = Topic(clock, *map(record, states))
+    registry = AdapterVersions(RegistryReader(topic, clock=clock), BASE, lambda _: False)
+    with pytest.raises(ModelRefusedError, match="no version") as refusal:
+        registry.require_loadable(VERSION)
+    assert refusal.value.reason == RefusalReason.UNKNOWN
+    assert clock.now_s == ADAPTER_WAIT_S_MAX
 
 
 def test_a_version_that_was_just_added_is_awaited() -> None:
