@@ -20,20 +20,16 @@ from core.settings import read_all
 from gpu_consumers import metrics
 from gpu_consumers.engine_watchdog import exit_when_stuck
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
-from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad
-from gpu_consumers.engines.warm_up import WarmUpError, warm_up
 from gpu_consumers.flow_control.loading_state import LoadingState
 from gpu_consumers.flow_control.replica_models import ServedModels
+from gpu_consumers.model_start import prepared_engine, start_engine, warm_up_engine
 from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
 from gpu_consumers.settings import HostSettings, ReplicaSettings
-from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason, StagingStoppedError
-from gpu_consumers.weights.model_loading import StagedModel
-from gpu_consumers.weights.replica_model import prepare_model, report_refusal
+from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
 from gpu_consumers.wiring import build_replica, classes_of, new_replica_id
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
@@ -106,24 +102,18 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
         stop.set()
 
     replica_id = new_replica_id(settings)
-    async with _loading(settings, kafka, engine_settings, replica_id) as loading:
-        try:
-            model = await prepare_model(
-                engine_settings,
-                kafka,
-                objects,
-                clock=SystemClock(),
-                stop=stop,
-                on_refused=loading.refuse,
+    async with contextlib.AsyncExitStack() as stack:
+        async with _loading(settings, kafka, engine_settings, replica_id) as loading:
+            prepared = prepared_engine(
+                engine_settings, kafka, objects, loading=loading, stop=stop, on_untrusted=leave
             )
-        except StagingStoppedError:
-            return
-        # A version stays staged, by a lock, until the process ends.
-        engine = open_engine(engine_settings, _model_to_load(model), on_untrusted=leave)
-        await asyncio.gather(engine.start(), processes.read_predecessors())
-        await _warm_up(engine, engine_settings, loading, stop)
-    silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
-    try:
+            try:
+                engine = await stack.enter_async_context(prepared)
+            except StagingStoppedError:
+                return
+            start = start_engine(engine, engine_settings, loading, stop)
+            await asyncio.gather(start, processes.read_predecessors())
+            await warm_up_engine(engine, engine_settings, loading, stop)
         await processes.rest(stop)
         replica, closing = build_replica(
             settings,
@@ -132,7 +122,7 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             objects,
             prepare_body=body_preparation(engine_settings),
             body_limits=body_limits,
-            silence_s_max=silence_s_max,
+            silence_s_max=engine_settings.item_timeout_s + settings.engine_reaction_s,
             host=processes.host,
             served=served_models(engine_settings, engine),
             replica_id=replica_id,
@@ -144,23 +134,6 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
                 await replica.run(stop)
         if untrusted:
             raise untrusted[0]
-    finally:
-        await engine.stop()
-        if model is not None:
-            model.release()
-
-
-def _model_to_load(model: StagedModel | None) -> ModelToLoad | None:
-    """Return what the engine loads of a staged version, and how it says that it is run."""
-    if model is None:
-        return None
-    manifest = model.manifest
-    return ModelToLoad(
-        folder=model.folder,
-        version=model.version,
-        engine_options=manifest.engine_options,
-        sampling=manifest.sampling,
-    )
 
 
 def served_models(settings: EngineSettings, engine: Engine) -> ServedModels:
@@ -188,21 +161,6 @@ async def _loading(
             yield loading
     finally:
         producer.close()
-
-
-async def _warm_up(
-    engine: Engine, settings: EngineSettings, loading: LoadingState, stop: threading.Event
-) -> None:
-    """Warm up an engine that computes here. Raises ModelRefusedError if it cannot serve."""
-    if settings.kind != "vllm":
-        return
-    try:
-        await warm_up(engine, settings.model_name, timeout_s=settings.vllm_warm_up_s_max)
-    except WarmUpError as failure:
-        await engine.stop()
-        refusal = ModelRefusedError(RefusalReason.WARM_UP, str(failure), **failure.facts)
-        await report_refusal(refusal, loading.refuse, stop)
-        raise refusal from None
 
 
 if __name__ == "__main__":
