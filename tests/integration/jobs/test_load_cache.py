@@ -18,7 +18,13 @@ from jobs.leasing import leases
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 from tenancy.tables import tenants
 from tests.integration.jobs.expansion_process import assert_equal_loads
-from tests.integration.jobs.rows import add_running_job, add_tenant, execute, without_guards
+from tests.integration.jobs.rows import (
+    add_job,
+    add_running_job,
+    add_tenant,
+    execute,
+    without_guards,
+)
 
 STEPS = 150
 
@@ -246,6 +252,19 @@ def test_a_load_names_the_versions_of_base_models_that_its_job_needs(engine: sa.
         found = {name: loads.by_id[job_id].required_versions for name, job_id in ids.items()}
     assert found == {"one": "v0", "an adapter": "b1", "several": "v1\nv2"}
     assert found == {name: required_versions(row) for name, row in rows.items()}
+
+
+def test_a_job_whose_versions_are_not_known_yet_has_no_load(engine: sa.Engine) -> None:
+    """Its file is not validated, so it is not open; the row has no version."""
+    cache = LoadCache(engine, ResultPartitions())
+    with cache.current() as loads:
+        assert not loads.by_id
+    with engine.begin() as connection:
+        tenant = add_tenant(connection)
+        add_job(connection, tenant)
+        running = add_running_job(connection, tenant, 300)
+    with cache.current() as loads:
+        assert [*loads.by_id] == [running]
 
 
 def test_a_job_whose_version_no_replica_has_takes_no_part_until_one_has(
