@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import sqlalchemy as sa
 import typer
@@ -33,6 +34,7 @@ from registry.store.registration import register_signed_version
 from registry.store.version_details import require_model
 from tenancy.audit_log import Action
 from tenancy.installation_log import CLI_OPERATOR, record_operator_event
+from tenancy.tenants import find_tenant
 
 _LEFT_OUT_SHOWN: Final = 10
 _ENDPOINTS_HELP: Final = (
@@ -66,6 +68,9 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
     base: Annotated[
         str | None, typer.Option(help="Of an adapter: the model it adapts, NAME@VERSION.")
     ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Name of the tenant that alone may use this adapter.")
+    ] = None,
     options: Annotated[
         Path | None, typer.Option(help="File with engine options of the version, TOML or JSON.")
     ] = None,
@@ -84,10 +89,7 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
     engine_options = {} if options is None else read_options(options)
     check_options(engine_options)
     signatures = _read_keys(sign, signature, key)
-    base_model = None
-    if base is not None:
-        with transaction(data) as connection:
-            base_model = require_model(connection, base)
+    base_version, tenant_id = _find_base(base, tenant, data)
 
     def approve(manifest: Manifest) -> Sequence[PublishedSignature]:
         if manifest.allows_code and not yes:
@@ -107,12 +109,28 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
             objects=object_store(data),
             approve=approve,
             engine_options=engine_options,
-            base=None if base_model is None else base_model.version,
+            base=base_version,
         )
     with transaction(data) as connection:
-        _register(connection, pushed, name, pool=pool, endpoints=endpoints)
+        _register(connection, pushed, name, pool=pool, endpoints=endpoints, tenant_id=tenant_id)
     _print_left_out(pushed.left_out)
     typer.echo(f"{name} {pushed.published.version}")
+
+
+def _find_base(
+    base: str | None, tenant: str | None, data: Path | None
+) -> tuple[str | None, UUID | None]:
+    """Return the base version of an adapter, and the tenant of a private one.
+
+    Raises SettingsError, ModelNotFoundError, TenantNotFoundError.
+    """
+    if base is None:
+        if tenant is not None:
+            raise SettingsError("--tenant is for adapters: give --base too")
+        return None, None
+    with transaction(data) as connection:
+        tenant_id = None if tenant is None else find_tenant(connection, tenant)
+        return require_model(connection, base).version, tenant_id
 
 
 def _read_keys(
@@ -153,6 +171,7 @@ def _register(
     *,
     pool: str | None,
     endpoints: str | None,
+    tenant_id: UUID | None,
 ) -> None:
     """Register the version and record it; an adapter gets pool and endpoints of its base."""
     published = pushed.published
@@ -168,6 +187,7 @@ def _register(
         key_id=signature.key.key_id,
         pool=pool,
         endpoints=pushed.endpoints if endpoints is None else endpoint_paths(endpoints),
+        tenant_id=tenant_id,
     )
     details: dict[str, Any] = {"pool": registered.pool, "engine": registered.engine}
     if manifest.allows_code:

@@ -22,6 +22,7 @@ from storage.objects.errors import ObjectStoreFullError
 from storage.objects.local_object_store import LocalUpload
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
+from tenancy.tenants import create_tenant
 from tests.support.model_hub import COMMIT, ModelHub, serve_hub
 
 pytestmark = pytest.mark.timeout(300)
@@ -214,6 +215,23 @@ def test_an_adapter_is_served_by_the_pool_of_its_base(publisher: Publisher) -> N
     row = publisher.versions()[-1]
     assert (row.base_version, row.pool) == (base.version, base.pool)
     assert row.endpoints == base.endpoints
+    assert row.tenant_id is None
+
+
+def test_a_private_adapter_is_that_of_its_tenant(publisher: Publisher) -> None:
+    publisher.push()
+    assert "give --base" in publisher.push("--tenant", "owner").stderr
+    adapter = publisher.folder / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_bytes(b"{}")
+    given = ("--name", "a", "--base", "m", "--tenant", "owner")
+    unknown = publisher.push(*given, source=str(adapter))
+    assert unknown.exit_code == ExitCode.NOT_FOUND
+    with publisher.engine.begin() as connection:
+        owner = create_tenant(connection, "owner")
+
+    assert publisher.push(*given, source=str(adapter)).exit_code == 0
+    assert publisher.versions()[-1].tenant_id == owner
 
 
 def test_a_signature_made_elsewhere_counts(publisher: Publisher) -> None:
