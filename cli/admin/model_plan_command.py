@@ -1,44 +1,72 @@
 """`millrace models plan`: whether a model fits a GPU, before it is published or loaded."""
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from cli.admin.memory_plan_view import HEADERS, plan_json, plan_rows
+from cli.admin.operator_connections import DataOption, object_store, transaction
 from cli.exits import ExitCode
 from cli.output import FormatOption, OutputFormat, write_output
 from core.errors import SettingsError
-from registry.memory_plan.memory_plan import MEMORY_SHARE
+from registry.engine_options.engine_options import check_options
+from registry.errors import InvalidModelError
+from registry.manifests.manifest import Manifest
+from registry.memory_plan.memory_plan import MEMORY_SHARE, MemoryPlan
 from registry.memory_plan.model_folder_plan import plan_of_folder
+from registry.publishing.folder_manifest import read_options
+from registry.publishing.stored_headers import copy_headers
+from registry.store.version_details import read_manifest, require_model
 
+_DEVICE_GIB: Final = 80.0
 _GIB: Final = 2**30
+_OF_REPLICA: Final = ("adapters_max", "adapter_rank_max")
+"""Settings of a replica that take memory; the other options are those of a version."""
+
+_Plan = Callable[[Path, Mapping[str, Any]], MemoryPlan]
+"""Returns the plan of a folder with the options of a version."""
 
 
-def plan(
-    folder: Annotated[
-        Path, typer.Argument(help="The model: config.json and weights in safetensors files.")
+def plan(  # noqa: PLR0913, PLR0917  one parameter an option
+    model: Annotated[
+        str,
+        typer.Argument(help="A folder with config.json and weights, a name, or NAME@VERSION."),
     ],
     device_gib: Annotated[
-        float, typer.Option(min=0.1, max=10_000, help="Memory of each GPU in GiB, such as 80.")
-    ],
+        float, typer.Option(min=0.1, max=10_000, help="Memory of each GPU in GiB.")
+    ] = _DEVICE_GIB,
     option: Annotated[
         list[str] | None,
         typer.Option(help="Engine option, NAME=VALUE, such as max_model_len=4096; repeatable."),
     ] = None,
+    options: Annotated[
+        Path | None, typer.Option(help="File with engine options, TOML or JSON.")
+    ] = None,
     memory_share: Annotated[
         float, typer.Option(min=0.01, max=1, help="The share of it that a replica may use.")
     ] = MEMORY_SHARE,
+    data: DataOption = None,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show what a model needs of a GPU's memory, and what is left for its KV cache.
 
-    Reads the headers of the weights alone. Exit code 1: it does not fit.
+    Reads the headers of the weights alone, of a published version too. Options replace those of the
+    version; adapters_max and adapter_rank_max of a replica count as well. Exit code 1: it does not
+    fit.
     """
-    options = parse_options(option or ())
-    found = plan_of_folder(folder, options, int(device_gib * _GIB), memory_share)
+    given = {} if options is None else read_options(options)
+    given |= parse_options(option or ())
+    check_options({name: value for name, value in given.items() if name not in _OF_REPLICA})
+
+    def plan_folder(folder: Path, own: Mapping[str, Any]) -> MemoryPlan:
+        return plan_of_folder(folder, {**own, **given}, int(device_gib * _GIB), memory_share)
+
+    folder = Path(model)
+    found = plan_folder(folder, {}) if folder.is_dir() else _plan_version(model, data, plan_folder)
     write_output(output_format, plan_json(found), HEADERS, lambda: plan_rows(found))
     if not found.fits:
         raise typer.Exit(ExitCode.FAILED)
@@ -56,3 +84,24 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             options[name] = value
     return options
+
+
+def _plan_version(model: str, data: Path | None, plan_folder: _Plan) -> MemoryPlan:
+    manifest = _stored_manifest(model, data)
+    with tempfile.TemporaryDirectory(prefix="millrace-plan-") as folder:
+        copy_headers(object_store(data), manifest, Path(folder))
+        return plan_folder(Path(folder), manifest.engine_options)
+
+
+def _stored_manifest(model: str, data: Path | None) -> Manifest:
+    """Return the manifest of a base model. Raises InvalidModelError for other versions."""
+    with transaction(data) as connection:
+        found = require_model(connection, model)
+        manifest = read_manifest(connection, found)
+    if manifest is None:
+        raise InvalidModelError(f"{found.id} has no files to plan: it is {found.verification}.")
+    if manifest.base is not None:
+        raise InvalidModelError(
+            f"{found.id} is an adapter: plan its base model, with --option adapters_max=1."
+        )
+    return manifest
