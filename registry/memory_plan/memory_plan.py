@@ -2,7 +2,7 @@
 
 The plan is a function of the headers of the weights, the configuration, the options and the size
 of the device. It is computed on a machine without GPUs, before a version is published, and at the
-replica before the weights are fetched, so that a model that cannot fit is refused with its numbers
+replica before the engine starts, so that a model that cannot fit is refused with its numbers
 instead of failing after minutes of loading.
 """
 

@@ -1,5 +1,9 @@
-"""Goal: a replica reads the topic `models` before it loads, and ends for good when it refuses."""
+"""Goal: a replica reads the topic `models` before it loads a model or an adapter.
 
+It ends for good when it refuses its model, and goes on when it refuses an adapter.
+"""
+
+import asyncio
 import signal
 import threading
 from pathlib import Path
@@ -10,9 +14,10 @@ import pytest
 from cli.stack.processes.child import last_exit_reason, spawn
 from core.clock import SystemClock
 from core.runtime.role_lifecycle import EXIT_INVALID_SETTINGS
+from gpu_consumers.adapters.adapter_slots import AdapterRefusedError
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
-from gpu_consumers.weights.replica_model import prepare_model
+from gpu_consumers.weights.replica_model import adapter_staging, prepare_model
 from registry.signing.keys import SigningKey
 from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.gpu_consumers.replica_processes import replica_child
@@ -90,6 +95,34 @@ async def test_a_registered_version_is_staged_until_its_key_is_revoked(
             *arguments, clock=SystemClock(), stop=stop, on_refused=lambda _: stop.set()
         )
     assert refusal.value.reason == RefusalReason.REVOKED_KEY
+
+
+async def test_adapters_of_the_loaded_version_are_staged_as_the_registry_says(
+    kafka: KafkaSettings, installation: Installation
+) -> None:
+    base, objects = installation.model.version, installation.objects
+    contents = {"adapter_model.safetensors": b"weights"}
+    adapter = store_model(objects, contents, KEY, base=base)
+    unsigned = store_model(objects, contents | {"README.md": b""}, base=base)
+    later = store_model(objects, contents | {"LICENSE": b""}, KEY, base=base)
+    for number, one in enumerate((adapter, unsigned)):
+        installation.write(ModelState(f"a{number}", one.version, "p", 1, base_version=base))
+    opened = adapter_staging(
+        installation.settings(), kafka, objects, base, clock=SystemClock(), stop=threading.Event()
+    )
+    async with opened as staging:
+        held = await staging.stage(adapter.version)
+        assert [path.name for path in held.path.iterdir()] == [*contents]
+        held.release()
+        with pytest.raises(AdapterRefusedError, match="is not signed"):
+            await staging.stage(unsigned.version)
+        # The topic is read again for each adapter.
+        waiting = asyncio.create_task(staging.stage(later.version))
+        installation.write(ModelState("a2", later.version, "p", 2, base_version=base))
+        (await waiting).release()
+        installation.write(ModelState("a0", adapter.version, "p", 3, True, base))
+        with pytest.raises(AdapterRefusedError, match="has retired"):
+            await staging.stage(adapter.version)
 
 
 def test_a_replica_of_a_retired_version_ends_as_with_invalid_settings(

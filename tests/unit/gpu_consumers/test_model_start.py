@@ -18,11 +18,9 @@ from registry.manifests.manifest import Manifest
 from tests.unit.gpu_consumers.test_loading_state import FlushedProducer
 from topics.records.records import LoadedModel
 
-OF_OTHER: dict[str, Any] = {"kind": "openai_http", "upstream": "http://none:1"}
 
-
-def settings(folder: Path = Path("/none"), **fields: Any) -> EngineSettings:
-    return EngineSettings(**({"kind": "vllm", "model_path": folder} | fields), model_name="m")
+def settings(folder: Path = Path("/none")) -> EngineSettings:
+    return EngineSettings(kind="vllm", model_path=folder, model_name="m")
 
 
 def refused_count() -> float:
@@ -65,7 +63,7 @@ async def test_a_start_that_fails_is_a_refusal() -> None:
 
 async def test_a_server_that_is_not_reached_is_no_refusal() -> None:
     before = refused_count()
-    other = EngineSettings(**OF_OTHER, model_name="m")
+    other = EngineSettings(kind="openai_http", upstream="http://none:1", model_name="m")
     assert await start(FailingEngine(SettingsError()), other) == []
     assert refused_count() == before
 
