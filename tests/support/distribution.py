@@ -4,7 +4,10 @@ from pathlib import PurePosixPath
 
 from xdist.scheduler import LoadFileScheduling
 
-LONGEST = ("test_vllm_engine", "test_demo", "test_vllm_pooling", "test_vllm")
+LONGEST = (
+    *("test_vllm_engine", "test_demo", "test_vllm_pooling"),
+    *("test_model_registry", "test_vllm"),
+)
 """Files that take minutes. They run first, so that no worker starts one at the end."""
 
 ENGINES = frozenset({"test_vllm_engine", "test_vllm_pooling"})
