@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,13 +50,13 @@ class AdapterStaging:
 
     def __init__(
         self,
-        open_loader: Callable[[Wait], ModelLoader],
+        open_loader: Callable[[Wait], AbstractContextManager[ModelLoader]],
         *,
         clock: Clock,
         stop: threading.Event,
         stage_s_max: float = STAGE_S_MAX,
     ) -> None:
-        """`open_loader` returns a loader of adapters whose work ends when its argument is true."""
+        """`open_loader` opens a loader of adapters whose work ends when its argument is true."""
         self._open_loader, self._clock, self._stop = open_loader, clock, stop
         self._stage_s_max = stage_s_max
         self._is_closed = threading.Event()
@@ -108,7 +109,8 @@ class AdapterStaging:
 
         if wait(0):
             raise StagingStoppedError
-        return self._open_loader(wait).stage(version)
+        with self._open_loader(wait) as loader:
+            return loader.stage(version)
 
     def _item_failure(self, version: str, refusal: ModelRefusedError) -> MillraceError:
         """Return what the items of a refused adapter fail with, or are requeued by."""

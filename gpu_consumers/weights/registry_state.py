@@ -5,7 +5,6 @@ counts. A record that cannot be read counts against what it names: its version i
 revoked.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -94,13 +93,12 @@ class TailReader(Protocol):
 
 
 class RegistryReader:
-    """Reads the topic `models` whenever it is asked. Safe for threads."""
+    """Reads the topic `models` whenever it is asked. Used by one thread."""
 
     def __init__(self, reader: TailReader, *, clock: Clock) -> None:
         """`reader` starts at the oldest record."""
         self._reader, self._clock = reader, clock
         self._states = RegistryStates()
-        self._lock = threading.Lock()
 
     def read_states(
         self, version: str, wanted: Callable[[ModelState], bool], wait_s_max: float, wait: Wait
@@ -110,20 +108,17 @@ class RegistryReader:
         Raises KafkaUnavailableError, SchemaTooNewError, StagingStoppedError.
         """
         deadline = self._clock.monotonic_s() + wait_s_max
-        with self._lock:
-            for records in self._reader.iter_to_end(_READ_S_MAX):
-                self._apply(records, wait)
+        for records in self._reader.iter_to_end(_READ_S_MAX):
+            self._apply(records, wait)
         while True:
-            with self._lock:
-                states = [*filter(wanted, self._states.version_states(version))]
-                if states or self._clock.monotonic_s() >= deadline:
-                    return states
-                self._apply(self._reader.poll(_POLL_S), wait)
+            states = [*filter(wanted, self._states.version_states(version))]
+            if states or self._clock.monotonic_s() >= deadline:
+                return states
+            self._apply(self._reader.poll(_POLL_S), wait)
 
     def revoked_keys(self) -> frozenset[str]:
         """Return the ids of all revoked keys, as of the last `read_states`."""
-        with self._lock:
-            return self._states.revoked_keys()
+        return self._states.revoked_keys()
 
     def _apply(self, records: list[ReceivedRecord], wait: Wait) -> None:
         if wait(0):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,19 +133,22 @@ async def adapter_staging(
 ) -> AsyncIterator[AdapterStaging]:
     """Stage adapters of a version that is staged already, by the same keys and the same cache."""
     sources = _sources(settings, objects, clock)
-    topic = TopicTailReader(kafka, MODELS, client_id="gpu-consumer-adapters")
-    reader = RegistryReader(topic, clock=clock)
 
-    def open_loader(wait: Wait) -> ModelLoader:
-        registry = AdapterVersions(reader, base_version, wait)
-        return sources.loader(registry, wait, base=base_version)
+    @contextlib.contextmanager
+    def open_loader(wait: Wait) -> Iterator[ModelLoader]:
+        # A client that nobody polls between two adapters would collect its statistics for ever.
+        topic = TopicTailReader(kafka, MODELS, client_id="gpu-consumer-adapters")
+        try:
+            registry = AdapterVersions(RegistryReader(topic, clock=clock), base_version, wait)
+            yield sources.loader(registry, wait, base=base_version)
+        finally:
+            topic.close()
 
     staging = AdapterStaging(open_loader, clock=clock, stop=stop)
     try:
         yield staging
     finally:
-        if await staging.close():  # else a thread may still use the client
-            topic.close()
+        await staging.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,13 +38,14 @@ class Replica:
         self.stop, self.opened = threading.Event(), 0
         self.staging = AdapterStaging(self.open_loader, clock=self.clock, stop=self.stop)
 
-    def open_loader(self, wait: Wait) -> ModelLoader:
+    @contextmanager
+    def open_loader(self, wait: Wait) -> Iterator[ModelLoader]:
         self.opened += 1
         self.before(wait)
         world = self.world
         cache = WeightCache(world.folder / "cache", bytes_max=10**6, clock=SystemClock(), wait=wait)
         arguments = (world.objects, cache, world.registry, world.trusted, wait)
-        return ModelLoader(*arguments, fits_always, BASE)
+        yield ModelLoader(*arguments, fits_always, BASE)
 
     def fail(self, failure: Exception) -> None:
         def raise_it(_: Wait) -> None:
