@@ -7,7 +7,8 @@ from cli.admin.database_commands import app as database
 from cli.admin.model_commands import app as models
 from cli.admin.operator_commands import app as operators
 from cli.admin.quarantine_commands import app as quarantines
-from cli.admin.recovery_commands import rebuild_jobs, recover_jobs
+from cli.admin.recover_command import recover_jobs
+from cli.admin.recovery_commands import rebuild_jobs
 from cli.admin.tenant_commands import app as tenants
 from cli.admin.tenant_commands import keys
 from cli.admin.topic_commands import app as topics

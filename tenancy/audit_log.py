@@ -70,6 +70,7 @@ class Action(StrEnum):
     MODEL_NAME_REMOVED = "model_name.removed"
     MODEL_KEY_ADDED = "model_key.added"
     MODEL_KEY_REVOKED = "model_key.revoked"
+    MODELS_REPUBLISHED = "models.republished"
     TOPICS_CREATED = "topics.created"
     INSTALLATION_RECOVERED = "installation.recovered"
 

@@ -8,10 +8,9 @@ import typer
 from cli.admin.operator_connections import DataOption, transaction
 from cli.batch.job_display import time_text
 from cli.output import FormatOption, OutputFormat, write_output
-from jobs.store.model_acts import add_model_key, revoke_model_key
+from jobs.store.model_acts import add_model_key, republish_models, revoke_model_key
 from registry.model_views import key_object
 from registry.store.keys import PEM_BYTES_MAX, list_keys
-from registry.store.state_publishing import publish_all
 from tenancy.installation_log import CLI_OPERATOR
 
 app = typer.Typer(help="Add, list and revoke the keys whose signatures of models are accepted.")
@@ -61,7 +60,7 @@ def revoke(
 def republish(data: DataOption = None) -> None:
     """Send the states of all signed versions and keys again, for a new topic `models`."""
     with transaction(data) as connection:
-        count = publish_all(connection)
+        count = republish_models(connection, CLI_OPERATOR)
     typer.echo(f"{count} states are sent again.", err=True)
 
 

@@ -13,8 +13,6 @@ from cli.exits import ExitCode, NotFoundError
 from cli.output import FormatOption, OutputFormat, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
-from jobs.recovery.restore_fencing import count_unvalidated_jobs
-from results.rebuilding.database_restore import recover
 from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.rebuild import RebuildOutcome, RebuiltJob, rebuild
 from results.rebuilding.shadow_tables import shadow_engine
@@ -188,27 +186,3 @@ def as_json(one: RebuiltJob) -> dict[str, object]:
 def public_job_id(one: RebuiltJob) -> str:
     """Return the id that clients use."""
     return public_id(JOB if one.kind == JobKind.BATCH else SINGLE, one.job_id)
-
-
-def recover_jobs(data: DataOption = None) -> None:
-    """Prepare the start of the roles after Postgres was restored to an earlier moment.
-
-    For operators: connects to Postgres and Kafka; fails while a results writer runs. Unfinished
-    jobs get a newer version than their records in the log, and the offsets of the results writer's
-    group are reset to before the first of these jobs and to an hour before the last bill. May be
-    repeated.
-    """
-    engine = create_engine(database_settings(data), application_name="millrace-recover")
-    try:
-        done = recover(engine, kafka_settings(data))
-        with engine.connect() as connection:
-            unvalidated = count_unvalidated_jobs(connection)
-    finally:
-        engine.dispose()
-    typer.echo(f"jobs {done.job_count} records {done.record_count}")
-    if unvalidated:
-        note = f"{unvalidated} jobs wait for validation: start only intake until none does"
-        typer.echo(note, err=True)
-    if not done.is_log_complete:
-        note = "the log begins later: re-emits do the rest of the jobs; bills may be lost"
-        typer.echo(note, err=True)

@@ -1,8 +1,8 @@
 """What the registry says of versions and of keys, from the topic `models`.
 
 The topic is compacted and never expires; of the records of a version or key the highest revision
-counts. A record that cannot be read counts against what it names: its version is unknown, its key
-revoked.
+counts. A record that cannot be read counts against what its key names: a version is unknown, or
+retired for good; a key is revoked.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from gpu_consumers.weights.cache_locks import Wait
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason, StagingStoppedError
 from topics.records.codec import decode_value, kind_of
 from topics.records.kinds import KINDS
-from topics.records.model_states import ModelKeyState, ModelState
+from topics.records.model_states import FINAL_REVISION, ModelKeyState, ModelState
 from topics.records.received_record import ReceivedRecord
 
 WAIT_S_MAX: Final = 60.0
@@ -49,10 +49,7 @@ class RegistryStates:
         try:
             self._apply_value(record)
         except RecordUnreadableError:
-            self._forget_version(kind, named)
-            if kind == "key":
-                revision, _ = self._keys.get(named, (0, True))
-                self._keys[named] = revision, True
+            self._apply_unreadable(kind, named)
 
     def version_states(self, version: str) -> list[ModelState]:
         """Return the newest states of a version, one for each name that it has."""
@@ -73,6 +70,19 @@ class RegistryStates:
             known = by_name.get(state.name)
             if known is None or state.revision >= known.revision:
                 by_name[state.name] = state
+
+    def _apply_unreadable(self, kind: str, named: str) -> None:
+        """Apply what the key of a record tells alone."""
+        self._forget_version(kind, named)
+        name, _, version = named.rpartition("@")
+        if kind == "retired" and name == self._name:
+            state = ModelState(name, version, "", FINAL_REVISION, retired=True)
+            self._versions[version] = state
+        elif kind == "key":
+            revision, _ = self._keys.get(named, (0, True))
+            self._keys[named] = revision, True
+        elif kind == "revoked":
+            self._keys[named] = FINAL_REVISION, True
 
     def _forget_version(self, kind: str, named: str) -> None:
         name, _, version = named.rpartition("@")

@@ -16,6 +16,8 @@ from registry.store.keys import revoke_key, trust_key
 from registry.store.model_resolution import Meaning
 from registry.store.registration import register_signed_version
 from registry.store.retirement import retire
+from registry.store.state_publishing import publish_all
+from registry.store.state_recovery import FinalStates, RecoveredStates, recover_states
 from tenancy.audit_log import Action, Details
 from tenancy.installation_log import Operator, record_operator_event, record_tenant_event
 
@@ -97,6 +99,27 @@ def revoke_model_key(connection: sa.Connection, operator: Operator, key_id: str)
     key = revoke_key(connection, key_id)
     record_operator_event(connection, operator, Action.MODEL_KEY_REVOKED, key_id)
     return key
+
+
+def recover_model_states(
+    connection: sa.Connection, operator: Operator, final: FinalStates
+) -> RecoveredStates:
+    """Bring what was retired or revoked back into a restored database; see `recover_states`."""
+    recovered = recover_states(connection, final)
+    details: Details = {"recovered": True}
+    for version in recovered.retired:
+        _record(connection, operator, version.tenant_id, Action.MODEL_RETIRED, version.id, details)
+    for key_id in recovered.revoked:
+        record_operator_event(connection, operator, Action.MODEL_KEY_REVOKED, key_id, details)
+    return recovered
+
+
+def republish_models(connection: sa.Connection, operator: Operator) -> int:
+    """Publish the states of all signed versions and keys again; see `publish_all`."""
+    count = publish_all(connection)
+    details: Details = {"states": count}
+    record_operator_event(connection, operator, Action.MODELS_REPUBLISHED, "models", details)
+    return count
 
 
 def _record(

@@ -1,11 +1,10 @@
 """Publishes states of versions and keys to the topic `models`, by way of the outbox.
 
 A version is registered and then at most retired; a key is trusted and then at most revoked. So the
-revision of a state is the number of such acts, and the later one wins for good, also on a log that
-is newer than a restored database.
+revision of a state is the number of such acts, and the later one wins for good. On a log that is
+newer than a restored database, too: the final state has a key of its own, which the first one never
+replaces. `registry.store.state_recovery` brings it back into the database.
 """
-
-from typing import Final
 
 import sqlalchemy as sa
 
@@ -15,10 +14,13 @@ from registry.tables import model_keys, model_versions
 from storage.postgres.outbox import NOTIFY_OUTBOX, record_insert
 from topics.records.catalogue import MODELS
 from topics.records.codec import encode, kind_headers
-from topics.records.model_states import ModelKeyState, ModelState
-
-_FIRST: Final = 1
-_FINAL: Final = 2
+from topics.records.model_states import (
+    FINAL_REVISION,
+    FIRST_REVISION,
+    ModelKeyState,
+    ModelState,
+    model_state_key,
+)
 
 
 def publish_version(connection: sa.Connection, version: ModelVersion) -> None:
@@ -28,17 +30,17 @@ def publish_version(connection: sa.Connection, version: ModelVersion) -> None:
         version.name,
         version.version,
         version.pool,
-        _FINAL if is_retired else _FIRST,
+        FINAL_REVISION if is_retired else FIRST_REVISION,
         is_retired,
         version.base_version or "",
     )
-    _publish(connection, f"version:{version.id}", state)
+    _publish(connection, state)
 
 
 def publish_key(connection: sa.Connection, key_id: str, *, is_revoked: bool) -> None:
     """Publish the state of a key in the transaction of the act."""
-    state = ModelKeyState(key_id, _FINAL if is_revoked else _FIRST, is_revoked)
-    _publish(connection, f"key:{key_id}", state)
+    revision = FINAL_REVISION if is_revoked else FIRST_REVISION
+    _publish(connection, ModelKeyState(key_id, revision, is_revoked))
 
 
 def publish_all(connection: sa.Connection) -> int:
@@ -53,12 +55,12 @@ def publish_all(connection: sa.Connection) -> int:
     return len(versions) + len(keys)
 
 
-def _publish(connection: sa.Connection, key: str, state: ModelState | ModelKeyState) -> None:
+def _publish(connection: sa.Connection, state: ModelState | ModelKeyState) -> None:
     connection.execute(
         record_insert(
             MODELS.name,
             partition=0,
-            key=key.encode(),
+            key=model_state_key(state),
             headers=kind_headers(type(state)),
             value=encode(state),
         )

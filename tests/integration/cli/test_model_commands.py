@@ -201,3 +201,6 @@ def test_every_act_is_recorded(
     ]
     republished = millrace("models", "republish")
     assert "2 states" in republished.stderr
+    with engine.connect() as connection:
+        last = sa.select(audit_log.c.details).where(audit_log.c.action == "models.republished")
+        assert connection.execute(last).scalar_one()["states"] == 2

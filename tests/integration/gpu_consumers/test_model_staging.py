@@ -26,7 +26,7 @@ from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import MODELS
 from topics.records.codec import encode, kind_headers
-from topics.records.model_states import ModelKeyState, ModelState
+from topics.records.model_states import ModelKeyState, ModelState, model_state_key
 from topics.settings import KafkaSettings
 
 KEY = SigningKey.generate()
@@ -54,15 +54,11 @@ class Installation:
         }
 
     def write(self, state: ModelState | ModelKeyState) -> None:
-        if isinstance(state, ModelKeyState):
-            key = f"key:{state.key_id}"
-        else:
-            key = f"version:{state.name}@{state.version}"
         self._producer.send(
             MODELS.name,
             encode(state),
             partition=0,
-            key=key.encode(),
+            key=model_state_key(state),
             headers=kind_headers(type(state)),
         )
         self._producer.flush(40)

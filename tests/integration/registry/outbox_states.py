@@ -15,9 +15,8 @@ def published(connection: sa.Connection) -> list[tuple[str, ModelState | ModelKe
     found: list[tuple[str, ModelState | ModelKeyState]] = []
     for row in rows:
         key = row.key.decode()
-        kind: type[ModelState] | type[ModelKeyState] = (
-            ModelState if key.startswith("version:") else ModelKeyState
-        )
+        is_version = key.startswith(("version:", "retired:"))
+        kind: type[ModelState] | type[ModelKeyState] = ModelState if is_version else ModelKeyState
         headers = [(name, value.encode()) for name, value in row.headers]
         found.append((key, decode(kind, row.value, headers)))
     return found

@@ -47,7 +47,7 @@ def test_a_version_that_a_name_means_is_not_retired(
     retired = retire(connection, f"m@{old.version[:12]}", count_jobs=no_jobs)
     assert retired.retired_at is not None
     state = ModelState("m", old.version, "p", revision=2, retired=True)
-    assert published(connection)[-1] == (f"version:{old.id}", state)
+    assert published(connection)[-1] == (f"retired:{old.id}", state)
     assert find_model(connection, old.id) is None
     assert find_retired(connection, list_versions(connection)) == {old.id}
     assert retire(connection, old.id, count_jobs=no_jobs) == retired
@@ -90,7 +90,7 @@ def test_a_key_is_revoked_for_good(connection: sa.Connection, signer: ModelSigne
         ModelKeyState(signer.key_id, revision=1),
     )
     assert published(connection)[-1] == (
-        f"key:{signer.key_id}",
+        f"revoked:{signer.key_id}",
         ModelKeyState(signer.key_id, revision=2, revoked=True),
     )
     assert revoke_key(connection, signer.key_id) == revoked

@@ -17,19 +17,15 @@ from gpu_consumers.weights.registry_state import (
 )
 from tests.support.clock import ManualClock
 from topics.records.codec import encode, kind_headers
-from topics.records.model_states import ModelKeyState, ModelState
+from topics.records.model_states import ModelKeyState, ModelState, model_state_key
 from topics.records.received_record import ReceivedRecord
 
 VERSION, KEY, BASE = "a" * 64, "b" * 64, "c" * 64
 
 
 def record(state: ModelState | ModelKeyState, value: bytes | None = None) -> ReceivedRecord:
-    if isinstance(state, ModelKeyState):
-        key = f"key:{state.key_id}"
-    else:
-        key = f"version:{state.name}@{state.version}"
     content = encode(state) if value is None else value
-    return received(key.encode(), content, kind_headers(type(state)))
+    return received(model_state_key(state), content, kind_headers(type(state)))
 
 
 def received(
@@ -80,6 +76,32 @@ def test_an_unreadable_key_is_revoked(headers: list[tuple[str, bytes]]) -> None:
     bad = received(f"key:{KEY}".encode(), b"\xc1", headers)
     assert states_of(record(key_state()), bad).revoked_keys() == {KEY}
     assert states_of(bad).revoked_keys() == {KEY}
+
+
+@given(st.permutations(range(4)))
+def test_compaction_keeps_final_states_whatever_is_written_later(order: Sequence[int]) -> None:
+    written = [
+        record(version_state()),
+        record(version_state(2, retired=True)),
+        record(key_state()),
+        record(key_state(2, revoked=True)),
+    ]
+    newest = {one.key: one for one in (written[number] for number in order)}
+    states = states_of(*newest.values())
+    assert states.revoked_keys() == {KEY}
+    state = states.version_state(VERSION)
+    assert state is not None
+    assert state.retired
+
+
+def test_unreadable_final_states_count_by_their_keys() -> None:
+    bad = [record(version_state(2, retired=True), b"\xc1")]
+    bad.append(record(key_state(2, revoked=True), b"\xc1"))
+    states = states_of(*bad, record(version_state()), record(key_state()))
+    assert states.revoked_keys() == {KEY}
+    state = states.version_state(VERSION)
+    assert state is not None
+    assert state.retired
 
 
 def test_records_without_a_key_change_nothing() -> None:
