@@ -10,6 +10,12 @@ class InvalidModelError(MillraceError):
     disposition = Disposition.REJECT
 
 
+class CodeNotAllowedError(InvalidModelError):
+    """The model has code, which replicas would run: the request has to allow it."""
+
+    code = "model_code_not_allowed"
+
+
 class ModelVersionConflictError(InvalidModelError):
     """The version is registered with another pool, engine or endpoints."""
 

@@ -48,6 +48,7 @@ class NewModelBody(msgspec.Struct, forbid_unknown_fields=True):
     """A version whose files, manifest and signature are in the object store.
 
     `pool` and `endpoints` may be omitted for an adapter. `tenant`: whose private adapter it is.
+    `allow_code`: replicas may run the Python files of the model.
     """
 
     name: Text
@@ -56,6 +57,7 @@ class NewModelBody(msgspec.Struct, forbid_unknown_fields=True):
     pool: Text | None = None
     endpoints: Endpoints = []
     tenant: Text | None = None
+    allow_code: bool = False
 
 
 class RetireBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,6 +134,7 @@ async def register(request: IdempotentAdminDep) -> Response:
             pool=body.pool,
             endpoints=tuple(body.endpoints),
             tenant_id=tenant_id,
+            allows_code=body.allow_code,
         )
         return version_object(model)
 

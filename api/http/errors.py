@@ -25,6 +25,7 @@ from registry.engine_options.engine_options import InvalidOptionError
 from registry.errors import (
     AliasLoopError,
     AmbiguousVersionError,
+    CodeNotAllowedError,
     InvalidModelError,
     ModelInUseError,
     ModelKeyNotFoundError,
@@ -134,6 +135,7 @@ _OPERATOR_STATUSES: Final[dict[type[MillraceError], int]] = {
     ZeroRetentionConflictError: 409,
     AliasLoopError: 400,
     AmbiguousVersionError: 400,
+    CodeNotAllowedError: 400,
     InvalidKeyError: 400,
     InvalidManifestError: 400,
     InvalidModelError: 400,

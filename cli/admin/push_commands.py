@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -18,8 +18,9 @@ from cli.stack.data_folder import cache_dir
 from cli.stack.served_models import pool_name
 from cli.transfer_display import shown_transfers
 from core.errors import SettingsError
+from jobs.store.model_acts import register_model
 from registry.engine_options.engine_options import check_options
-from registry.manifests.manifest import Manifest
+from registry.manifests.manifest import Manifest, code_paths
 from registry.models import ENDPOINTS
 from registry.publishing.folder_manifest import read_options
 from registry.publishing.published_version import (
@@ -30,10 +31,8 @@ from registry.publishing.published_version import (
 from registry.signing.keys import PublicKey, SigningKey
 from registry.sources.fetched_model import Fetcher
 from registry.sources.source_names import parse_source
-from registry.store.registration import register_signed_version
 from registry.store.version_details import require_model
-from tenancy.audit_log import Action
-from tenancy.installation_log import CLI_OPERATOR, record_operator_event
+from tenancy.installation_log import CLI_OPERATOR
 from tenancy.tenants import find_tenant
 
 _LEFT_OUT_SHOWN: Final = 10
@@ -158,8 +157,7 @@ def _read_keys(
 
 def _confirm_code(manifest: Manifest) -> None:
     """Ask the operator. Raises PushDeclinedError, and without a terminal too."""
-    files = [file.path for file in manifest.files if file.path.endswith(".py")]
-    typer.echo(f"Replicas will run the code of: {', '.join(files)}", err=True)
+    typer.echo(f"Replicas will run the code of: {', '.join(code_paths(manifest))}", err=True)
     if not sys.stdin.isatty() or not typer.confirm("Is this code allowed?", err=True):
         raise PushDeclinedError
 
@@ -179,8 +177,9 @@ def _register(
     if pool is None and manifest.base is None:
         pool = pool_name(name, published.version)
     signature = next(one for one in published.signatures if one.lets_load)
-    registered = register_signed_version(
+    register_model(
         connection,
+        CLI_OPERATOR,
         name=name,
         manifest_bytes=published.manifest_bytes,
         bundle=signature.bundle,
@@ -188,11 +187,8 @@ def _register(
         pool=pool,
         endpoints=pushed.endpoints if endpoints is None else endpoint_paths(endpoints),
         tenant_id=tenant_id,
+        allows_code=manifest.allows_code,  # which the operator confirmed
     )
-    details: dict[str, Any] = {"pool": registered.pool, "engine": registered.engine}
-    if manifest.allows_code:
-        details["allowed_code_files"] = sum(f.path.endswith(".py") for f in manifest.files)
-    record_operator_event(connection, CLI_OPERATOR, Action.MODEL_REGISTERED, registered.id, details)
 
 
 def _print_left_out(paths: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from core.errors import RecordUnreadableError
 from migrations.runner import upgrade
 from registry.models import add_model, find_model
 from registry.signing.keys import PublicKey
-from registry.store.keys import trust_key
+from registry.store.keys import is_known_key, trust_key
 from registry.store.registration import register_signed_version
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -91,10 +91,11 @@ def watch_replica_credit(
 
 
 def register_model(connection: sa.Connection, model: ServedModel) -> None:
-    """Register a model, and record it unless this version served before."""
+    """Register a model; record it unless this version served before, and its key if it is new."""
     before = find_model(connection, model.name)
+    new_key = None
     if model.signed is not None:
-        _register_signed(connection, model, model.signed)
+        new_key = _register_signed(connection, model, model.signed)
     else:
         add_model(
             connection,
@@ -104,15 +105,23 @@ def register_model(connection: sa.Connection, model: ServedModel) -> None:
             engine=model.engine,
             endpoints=model.endpoints,
         )
+    if new_key is not None:
+        record_operator_event(connection, CLI_OPERATOR, Action.MODEL_KEY_ADDED, new_key)
     if before is None or before.version != model.version:
         subject, details = f"{model.name}@{model.version}", {"pool": model.pool}
         details["engine"] = model.engine
         record_operator_event(connection, CLI_OPERATOR, Action.MODEL_REGISTERED, subject, details)
 
 
-def _register_signed(connection: sa.Connection, model: ServedModel, signed: SignedObjects) -> None:
-    """Register a version that the key of the stack has signed, which the installation trusts."""
+def _register_signed(
+    connection: sa.Connection, model: ServedModel, signed: SignedObjects
+) -> str | None:
+    """Register a version that the key of the stack has signed, which the installation trusts.
+
+    Return the id of the key if it was not trusted before.
+    """
     key = PublicKey.from_pem(signed.key_pem)
+    is_new = not is_known_key(connection, key.key_id)
     trust_key(connection, key.pem, "millrace up")
     register_signed_version(
         connection,
@@ -123,6 +132,7 @@ def _register_signed(connection: sa.Connection, model: ServedModel, signed: Sign
         pool=model.pool,
         endpoints=model.endpoints,
     )
+    return key.key_id if is_new else None
 
 
 def _save_operator_key(path: Path, connection: sa.Connection) -> None:

@@ -9,6 +9,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.store.model_uses import count_unfinished_jobs
+from registry.errors import CodeNotAllowedError
+from registry.manifests.manifest import code_paths, decode_manifest
 from registry.models import ModelVersion
 from registry.store.acts import AllowsRevision
 from registry.store.aliases import remove_name, set_alias
@@ -23,16 +25,33 @@ from tenancy.installation_log import Operator, record_operator_event, record_ten
 
 
 def register_model(
-    connection: sa.Connection, operator: Operator, *, key_id: str, **version: Any
+    connection: sa.Connection,
+    operator: Operator,
+    *,
+    manifest_bytes: bytes,
+    key_id: str,
+    allows_code: bool,
+    **version: Any,
 ) -> ModelVersion:
-    """Register a signed version; see `register_signed_version` for arguments and errors."""
-    registered = register_signed_version(connection, key_id=key_id, **version)
-    details: Details = {
+    """Register a signed version; see `register_signed_version` for arguments and errors.
+
+    `allows_code`: the operator allows that replicas run the code among its files, whose number is
+    recorded. Raises CodeNotAllowedError for a model with code without it.
+    """
+    manifest = decode_manifest(manifest_bytes)
+    if manifest.allows_code and not allows_code:
+        raise CodeNotAllowedError
+    registered = register_signed_version(
+        connection, manifest_bytes=manifest_bytes, key_id=key_id, **version
+    )
+    details: dict[str, str | int | None] = {
         "pool": registered.pool,
         "engine": registered.engine,
         "base": registered.base_version,
         "key": key_id,
     }
+    if manifest.allows_code:
+        details["allowed_code_files"] = len(code_paths(manifest))
     _record(
         connection,
         operator,

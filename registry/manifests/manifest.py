@@ -160,6 +160,12 @@ def path_refusal(path: str, *, allows_code: bool) -> str | None:
     return None
 
 
+def code_paths(manifest: Manifest) -> list[str]:
+    """Return the paths of the files that are code."""
+    paths = [file.path for file in manifest.files]
+    return [path for path in paths if PurePosixPath(path).suffix.lower() in _CODE]
+
+
 def _is_plain(value: Any) -> bool:
     values = value if isinstance(value, list | tuple) else [value]
     return len(values) <= OPTIONS_MAX and all(

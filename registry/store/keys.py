@@ -72,6 +72,11 @@ def find_key(connection: sa.Connection, key_id: str) -> sa.Row[Any]:
     return found
 
 
+def is_known_key(connection: sa.Connection, key_id: str) -> bool:
+    """Whether a key was added before, whether or not it is revoked."""
+    return _find(connection, key_id) is not None
+
+
 def trusted_key(connection: sa.Connection, key_id: str) -> PublicKey:
     """Return a key that is not revoked. Raises InvalidSignatureError."""
     found = _find(connection, key_id)

@@ -59,6 +59,7 @@ def test_the_api_may_do_every_act_and_intake_may_read(
                     key_id=signer.key_id,
                     pool="p",
                     endpoints=EMBEDDINGS,
+                    allows_code=False,
                 )
             )
         set_model_alias(connection, OPERATOR, "prod", "m")

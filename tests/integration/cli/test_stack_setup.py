@@ -6,12 +6,13 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from cli.stack.data_folder import OPERATOR_KEY_FILE
-from cli.stack.served_models import served_models
-from cli.stack.stack_setup import prepare_installation
+from cli.stack.served_models import ServedModel, SignedObjects, served_models
+from cli.stack.stack_setup import prepare_installation, register_model
 from tenancy.api_keys import authenticate
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
 from tenancy.operator_keys import OperatorRole, authenticate_operator
+from tests.support.registered_models import EMBEDDINGS, ModelSigner, manifest_of
 from topics.settings import KafkaSettings
 
 
@@ -45,5 +46,28 @@ def test_keys_are_kept_private_and_replaced(
         "key.created",
         "tenant.created",
         "operator_key.created",
+        "model.registered",
+    ]
+
+
+def test_the_key_of_a_stack_is_recorded_once(engine: sa.Engine) -> None:
+    signer, manifests = ModelSigner(), [manifest_of("old"), manifest_of("new")]
+    for manifest in (*manifests, manifests[1]):
+        data, bundle = signer.sign(manifest)
+        signed = SignedObjects(manifest=data, bundle=bundle, key_pem=signer.key.public.pem)
+        model = ServedModel(
+            name="m",
+            version=signer.version(manifest),
+            engine="vllm",
+            endpoints=EMBEDDINGS,
+            signed=signed,
+        )
+        with engine.begin() as connection:
+            register_model(connection, model)
+    with engine.connect() as connection:
+        rows, _ = read_entries(connection, INSTALLATION, after=None, limit=9) or ([], False)
+    assert [row.action for row in reversed(rows)] == [
+        "model_key.added",
+        "model.registered",
         "model.registered",
     ]

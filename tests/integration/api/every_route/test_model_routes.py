@@ -3,14 +3,17 @@ and published.
 """
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 import httpx
+import msgspec
 import pytest
 import sqlalchemy as sa
 
 from core.ids import OPERATOR_KEY, TENANT, public_id
+from registry.manifests.manifest import ManifestFile
 from registry.manifests.model_objects import file_key, manifest_key, signature_key
 from storage.objects.object_store import write_object
 from storage.postgres.outbox import outbox
@@ -43,9 +46,17 @@ class Publisher:
         body = {"pem": self.signer.key.public.pem.decode(), "name": "release"}
         return self.client.post(KEYS, json=body, headers=headers)
 
-    def store(self, content: str, *, base: str | None = None, with_file: bool = True) -> str:
+    def store(
+        self, content: str, *, base: str | None = None, with_file: bool = True, code: bytes = b""
+    ) -> str:
         """Store the objects of a version; return the version."""
         manifest = manifest_of(content, base=base)
+        if code:
+            file = ManifestFile("modeling.PY", len(code), sha256(code).hexdigest())
+            manifest = msgspec.structs.replace(
+                manifest, files=(*manifest.files, file), allows_code=True
+            )
+            write_object(self.two.site.objects, file_key(file.sha256), code)
         data, bundle = self.signer.sign(manifest)
         version = self.signer.version(manifest)
         objects = self.two.site.objects
@@ -188,6 +199,17 @@ def test_what_is_stored_and_not_signed_is_refused(publisher: Publisher) -> None:
     assert refused(unknown, 400)["code"] == "model_signature_invalid"
 
 
+def test_code_is_registered_when_the_request_allows_it(publisher: Publisher) -> None:
+    version = publisher.store(uuid4().hex, code=uuid4().bytes)
+    for fields in ({}, {"allow_code": False}):
+        error = refused(publisher.register(version, **fields), 400)
+        assert error["code"] == "model_code_not_allowed"
+    assert publisher.client.get(f"{MODELS}/{publisher.name}").status_code == 404
+    made = ok(publisher.register(version, allow_code=True))
+    row = newest(publisher.client)
+    assert (row["subject"], row["details"]["allowed_code_files"]) == (made["id"], 1)
+
+
 def test_posts_are_executed_once(two: Two) -> None:
     publisher, client = Publisher(two), two.asking_operator
     key = {"idempotency-key": uuid4().hex}
@@ -236,8 +258,11 @@ def test_an_alias_is_changed_at_the_revision_that_was_read(publisher: Publisher)
     listed = ok(client.get(ALIASES, params={"limit": 100}))["data"]
     assert {**ok(anything), "history": []} in listed
 
-    assert ok(client.delete(url)) == {"id": alias, "object": "model_alias", "deleted": True}
-    assert refused(client.delete(url), 404)["code"] == "model_not_found"
+    assert refused(client.delete(url), 428)["code"] == "if_match_required"
+    current = {"if-match": f'"{ok(anything)["revision"]}"'}
+    removed = ok(client.delete(url, headers=current))
+    assert removed == {"id": alias, "object": "model_alias", "deleted": True}
+    assert refused(client.delete(url, headers=ANY), 404)["code"] == "model_not_found"
     assert refused(client.get(url), 404)["code"] == "model_not_found"
     assert ok(publisher.set_alias(alias, publisher.name))["history"][1]["target"] is None
 
