@@ -94,9 +94,11 @@ async def change(alias: str, request: AdminRequestDep, if_match: IfMatch = None)
 
 @router.delete("/v1/admin/aliases/{alias:path}")
 async def remove(alias: str, request: AdminRequestDep, if_match: IfMatch = None) -> Response:
-    """Remove an alias, or the name of a model; with `If-Match`, only at that revision."""
-    allows = None if if_match is None else _allows(if_match)
-    await request.run(remove_model_name, request.operator, alias, allows=allows)
+    """Remove an alias, at the revision of `If-Match`, or the name of a model (`*`)."""
+    if if_match is None:
+        message = "Send the ETag that you read as If-Match, or * for any."
+        raise ApiError(428, message, code="if_match_required")
+    await request.run(remove_model_name, request.operator, alias, allows=_allows(if_match))
     return json_response({"id": alias, "object": "model_alias", "deleted": True})
 
 

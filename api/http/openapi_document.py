@@ -70,7 +70,8 @@ _ADMIN_ONLY: Final = {403: "The operator key may only read."}
 _DELETED: Final = {410: "The stored response is deleted."}
 _STALE: Final = {412: "The alias has another revision than `If-Match` names."}
 _ROUTE_REFUSALS: Final = {
-    ("delete", "/v1/admin/aliases/{alias}"): _STALE | {409: "Other aliases follow it."},
+    ("delete", "/v1/admin/aliases/{alias}"): _STALE
+    | {409: "Other aliases follow it.", 428: "`If-Match` is missing."},
     ("put", "/v1/admin/aliases/{alias}"): _STALE
     | {428: "The alias exists, and `If-Match` is missing."},
     ("delete", "/v1/batches/{batch_id}"): {409: "The batch has not ended."},
