@@ -92,7 +92,7 @@ jobs: Final = sa.Table(
     sa.Column[object](
         "models",
         JSONB,
-        comment="of a file with several models: version and base version by name",
+        comment="of a file with several models or an adapter: version and base version by name",
     ),
     sa.Column[int]("total_count", sa.Integer, comment="items; NULL until the file was validated"),
     sa.Column[str](

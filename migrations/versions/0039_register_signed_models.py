@@ -6,6 +6,7 @@ meaning of its name.
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.util import CommandError
 from sqlalchemy.dialects import postgresql
 
 from migrations.indexes import is_new
@@ -83,6 +84,14 @@ INSERT INTO model_names (name, version_id, set_at)
 SELECT name, id, registered_at FROM model_versions ORDER BY registered_at, id
 """
 
+# Dropping columns would let a release before this one run the wrong model for these.
+_NOT_OF_0038 = (
+    "SELECT name || '@' || version AS row FROM model_versions WHERE base_version IS NOT NULL "
+    "OR tenant_id IS NOT NULL OR retired_at IS NOT NULL "
+    "UNION ALL SELECT id::text FROM jobs WHERE models IS NOT NULL "
+    "AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+)
+
 _APPEND_ONLY = ("model_manifests", "model_signatures", "model_names")
 
 
@@ -105,7 +114,7 @@ def upgrade() -> None:
         sa.Column(
             "models",
             postgresql.JSONB(),
-            comment="of a file with several models: version and base version by name",
+            comment="of a file with several models or an adapter: version and base version by name",
         ),
     )
     op.add_column(
@@ -132,13 +141,15 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Undo."""
+    """Undo, unless an older release would run the wrong model for what is in the database."""
+    _refuse_if_models_would_change()
     op.drop_column("items", "provenance")
     op.drop_column("jobs", "models")
     op.execute("DROP POLICY own_tenant ON model_versions")
     op.execute("DROP POLICY everyone ON model_versions")
     op.execute("ALTER TABLE model_versions DISABLE ROW LEVEL SECURITY")
     op.execute("DROP TRIGGER append_only ON model_versions")
+    op.execute("DROP TRIGGER no_truncate ON model_versions")
     op.execute("DROP TRIGGER name_version ON model_versions")
     for table in ("job_provenance", "model_signatures", "model_names", "model_keys"):
         op.drop_table(table)
@@ -148,6 +159,19 @@ def downgrade() -> None:
     op.drop_constraint("ck_model_versions_verification_known", "model_versions")
     for column in reversed(_VERSION_COLUMNS):
         op.drop_column("model_versions", column.name)
+
+
+def _refuse_if_models_would_change() -> None:
+    """Raise CommandError while rows exist whose meaning an older release does not know."""
+    found = op.get_bind().execute(sa.text(_NOT_OF_0038)).first()
+    if found is not None:
+        raise CommandError(
+            f"{found.row} needs revision 0039, as do adapters, private and retired versions, and "
+            "open jobs with several models or an adapter: a release before it would serve adapters "
+            "as models, show private ones to every tenant, and serve retired ones again. End these "
+            "jobs. Versions are never deleted: where there are any, restore a backup instead. "
+            f"All of them: {_NOT_OF_0038}"
+        )
 
 
 def _create_tables() -> None:
@@ -245,6 +269,11 @@ def _create_triggers() -> None:
         "CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON model_keys "
         "FOR EACH ROW EXECUTE FUNCTION keep_model_key()"
     )
+    for table in ("model_versions", "model_keys"):
+        op.execute(
+            f"CREATE TRIGGER no_truncate BEFORE TRUNCATE ON {table} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
+        )
     for table in _APPEND_ONLY:
         op.execute(
             f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "

@@ -290,6 +290,8 @@ def test_rows_are_never_changed_or_deleted(engine: sa.Engine) -> None:
         "UPDATE model_versions SET verification = 'legacy'",
         "UPDATE model_keys SET pem = 'x'",
         "TRUNCATE model_names",
+        "TRUNCATE model_versions CASCADE",
+        "TRUNCATE model_keys",
     ]
     for statement in statements:
         with pytest.raises(sa.exc.IntegrityError), engine.begin() as connection:
