@@ -88,7 +88,7 @@ class BatchAdmission:
         validation decides. No failure of a look-up refuses a batch.
         """
         try:
-            serving = self.online.models.serving(endpoint)
+            serving = self.online.models.serving(endpoint, request.tenant_id)
             pools = sorted({*serving.values()})
             loaded = [pool for pool in pools if await self._is_loaded(pool)]
             start = await _start_of_file(request, input_file_id) if loaded else None

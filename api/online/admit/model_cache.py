@@ -83,10 +83,12 @@ class ModelCache:
             )
         return model
 
-    def serving(self, endpoint: str) -> dict[str, str]:
-        """Return the pools of the known models that are served at an endpoint, by name."""
+    def serving(self, endpoint: str, tenant_id: UUID) -> dict[str, str]:
+        """Return the pools of the known models that a tenant gets at an endpoint, by name."""
         return {
-            name: model.pool for name, model in self._models.items() if endpoint in model.endpoints
+            name: model.pool
+            for name, model in self._models.items()
+            if endpoint in model.endpoints and model.tenant_id in {None, tenant_id}
         }
 
     async def refresh_periodically(self, every_s: float) -> None:

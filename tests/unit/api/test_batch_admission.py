@@ -48,7 +48,7 @@ class Site:
             admission=self.load.admission,
             clock=self.load.clock,
             settings=settings,
-            models=SimpleNamespace(serving=lambda _: {"m": "p", "other": "q"}),
+            models=SimpleNamespace(serving=lambda _, __: {"m": "p", "other": "q"}),
         )
         estimates: Any = self
         self.admission = BatchAdmission(online, estimates, backlog_s_max)

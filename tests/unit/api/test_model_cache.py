@@ -90,7 +90,9 @@ async def test_listed_names_and_aliases_need_no_query(
         assert (found.name, found.requested_name) == ("m", name)
     assert await cache.find("adapter", CHAT, left_s=1, tenant_id=MINE) == ADAPTER
     assert registry.queries == before
-    assert cache.serving(CHAT) == {"m": "p", "prod": "p", "adapter": "p"}
+    assert cache.serving(CHAT, MINE) == {"m": "p", "prod": "p", "adapter": "p"}
+    assert cache.serving(CHAT, YOURS) == {"m": "p", "prod": "p"}
+    assert cache.serving("/v1/score", MINE) == {}
 
 
 async def test_a_private_adapter_is_unknown_to_others(
