@@ -25,6 +25,10 @@ class IntakeSettings(Settings):
     """Whether to emit the items of a job by shared prefixes of their prompts, where that saves a
     tenth of its prompt tokens. Jobs that were validated before keep their order."""
 
+    several_models: bool = True
+    """Whether the requests of a job may name several models, or an adapter. Off until every intake
+    and results writer is of a release that knows such jobs; those that are accepted keep theirs."""
+
     line_bytes_max: int = Field(default=1024 * 1024, ge=1024, le=LINE_BYTES_CEILING)
     """Bytes of one line of an input file. Default 1 MiB, twice a very long context."""
 

@@ -30,6 +30,7 @@ class ErrorCode(StrEnum):
     INVALID_METHOD = "invalid_method"
     URL_MISMATCH = "url_mismatch"
     MODEL_MISMATCH = "model_mismatch"
+    SEVERAL_MODELS_OFF = "several_models_off"
     MODEL_NOT_FOUND = "model_not_found"
     MODEL_RETIRED = "model_retired"
     TOO_MANY_MODELS = "too_many_models"

@@ -74,20 +74,20 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     existing: ExistingItems | None = None,
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
     orders_items: bool = False,
+    allows_several_models: bool = True,
 ) -> ValidationResult:
     """Check every line of a file; stop early only at `items_max` items of its job.
 
     `line_bytes_max` is the limit of `read_lines`, for error messages. An appended file may name
     what fits the models of the `existing` items, and none of their ids. All errors are counted and
-    the first ones kept. `orders_items`: find an order by shared prefixes. Raises the errors of
-    reading.
+    the first ones kept. `orders_items`: find an order by shared prefixes. Raises errors of reading.
     """
     prefixes = PromptPrefixes() if orders_items and endpoint in ORDERED_ENDPOINTS else None
     findings = _Findings()
-    model = ModelRule(endpoint, find_model, existing.models if existing else None)
-    last_name, salt = None, 0
+    pinned = existing.models if existing else None
+    model = ModelRule(endpoint, find_model, pinned, allows_several=allows_several_models)
+    last_name, salt, count = None, 0, 0
     hashes = array("q")
-    count = 0
     # Below 0 if the limit was lowered.
     count_max = items_max - (existing.item_count if existing else 0)
     for number, _, line in read_lines():

@@ -25,6 +25,8 @@ _MESSAGES: Final = {
     ErrorCode.MODEL_RETIRED: "The version of the model is retired.",
     ErrorCode.MODEL_MISMATCH: "All requests of a batch must name the same model, "
     "or its adapters and aliases.",
+    ErrorCode.SEVERAL_MODELS_OFF: "The requests of a batch must name one model, and no adapter: "
+    "this installation is being upgraded.",
     ErrorCode.TOO_MANY_MODELS: f"The requests of a batch may name at most {NAMES_MAX} models.",
     ErrorCode.ENDPOINT_NOT_SUPPORTED: "The model does not serve the endpoint of the batch.",
 }
@@ -57,9 +59,18 @@ class ModelRule:
     """Checks the names of a file line by line, and collects the new ones."""
 
     def __init__(
-        self, endpoint: str, find_model: FindModel, pinned: PinnedModels | None = None
+        self,
+        endpoint: str,
+        find_model: FindModel,
+        pinned: PinnedModels | None = None,
+        *,
+        allows_several: bool = True,
     ) -> None:
-        """`pinned` are those of the job to which the file is appended."""
+        """`pinned` are those of the job to which the file is appended.
+
+        Without `allows_several` no new name may be an adapter, or come to another name.
+        """
+        self._allows_several = allows_several
         self._endpoint, self._find_model = endpoint, find_model
         self._pinned: Collection[str] = pinned.names if pinned else ()
         self._expected = pinned.base if pinned else None
@@ -105,6 +116,8 @@ class ModelRule:
             code = ErrorCode.MODEL_RETIRED
         elif self._expected not in {None, _base_of(version)}:
             code = ErrorCode.MODEL_MISMATCH
+        elif not self._allows_several and (version.base_version or self.names or self._pinned):
+            code = ErrorCode.SEVERAL_MODELS_OFF
         elif len(self.names) + len(self._pinned) >= NAMES_MAX:
             code = ErrorCode.TOO_MANY_MODELS
         if version is None or code is not None:

@@ -34,6 +34,7 @@ class ValidationTask:
     body_limits: BodyLimits
     existing: ExistingFiles | None = None
     orders_items: bool = False  # by shared prefixes of their prompts
+    allows_several_models: bool = True  # names, or an adapter
 
     def validate(self, read_file: ReadFile, find_model: FindModel) -> ValidationResult:
         """Return the result for the last file. Raises InputChangedError, and errors of reading."""
@@ -48,6 +49,7 @@ class ValidationTask:
             existing=_existing_items(existing, read_file) if existing else None,
             body_limits=self.body_limits,
             orders_items=self.orders_items,
+            allows_several_models=self.allows_several_models,
         )
 
 

@@ -234,6 +234,7 @@ class LeasedValidation:
             self.body_limits,
             existing,
             self.settings.prefix_order,
+            self.settings.several_models,
         )
 
         def read_file(number: int) -> Iterator[bytes]:

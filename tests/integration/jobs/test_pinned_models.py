@@ -150,6 +150,19 @@ def test_errors_of_a_file_with_several_models_name_line_and_field(site: Site) ->
     ]
 
 
+def test_several_models_are_refused_while_the_installation_is_upgraded(site: Site) -> None:
+    push(site, "small:law", LAW, base_version=BASE)
+    mixed = site.add(lines(["small", "small:law"]))
+    adapter, plain = site.add(lines(["small:law"])), site.add(lines(["small", "small"]))
+
+    site.validate(several_models=False)
+
+    refusal = ("several_models_off", "body.model")
+    assert errors(site, mixed) == [(2, *refusal)]
+    assert errors(site, adapter) == [(1, *refusal)]
+    assert site.row(plain).state == "in_progress"
+
+
 def mixed_job(site: Site, count: int = 300, **columns: Any) -> tuple[UUID, dict[Any, list[int]]]:
     """A valid job with three models; and which items each has."""
     push(site, "small:law", LAW, base_version=BASE)

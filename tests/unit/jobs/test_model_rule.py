@@ -29,10 +29,13 @@ MODELS = {
 }
 
 
-def errors(*names: str, endpoint: str = CHAT, pinned: PinnedModels | None = None) -> list[
-    tuple[int, ErrorCode]
-]:  # fmt: skip
-    rule = ModelRule(endpoint, MODELS.get, pinned)
+def errors(
+    *names: str,
+    endpoint: str = CHAT,
+    pinned: PinnedModels | None = None,
+    allows_several: bool = True,
+) -> list[tuple[int, ErrorCode]]:
+    rule = ModelRule(endpoint, MODELS.get, pinned, allows_several=allows_several)
     found = [rule.error(name, number) for number, name in enumerate(names, 1)]
     assert all(error.param == "body.model" for error in found if error)
     return [(error.line or 0, error.code) for error in found if error]
@@ -40,6 +43,16 @@ def errors(*names: str, endpoint: str = CHAT, pinned: PinnedModels | None = None
 
 def test_a_model_its_adapters_aliases_and_pinned_forms_fit_together() -> None:
     assert errors("law", "prod", "med", "base", f"base@{BASE.version[:12]}", "law") == []
+
+
+def test_several_names_and_adapters_are_refused_until_every_role_is_upgraded() -> None:
+    off = ErrorCode.SEVERAL_MODELS_OFF
+    assert errors("prod", "prod", allows_several=False) == []
+    assert errors("base", "prod", "law", allows_several=False) == [(2, off), (3, off)]
+    assert errors("law", "base", allows_several=False) == [(1, off)]
+    assert errors("base", "newer", allows_several=False) == [(2, ErrorCode.MODEL_MISMATCH)]
+    pinned = PinnedModels(frozenset({"base", "law"}), "pool", BASE.version)
+    assert errors("law", "med", "base", pinned=pinned, allows_several=False) == [(2, off)]
 
 
 @pytest.mark.parametrize(
