@@ -99,7 +99,10 @@ def _check_keys(name: str, value: Mapping[str, Any]) -> None:
             )
         values = inner if isinstance(inner, list | tuple) else [inner]
         if len(values) > LIST_MAX or not all(_is_plain(one) for one in values):
-            raise InvalidOptionError(f"`{key}` of `{name}` must be a text, number or list of them.")
+            raise InvalidOptionError(
+                f"`{key}` of `{name}` must be a text (without `/` and first `-`), a number or a "
+                "list of them."
+            )
 
 
 def _has_type(value: Any, kind: OptionType) -> bool:
@@ -119,7 +122,9 @@ def _has_type(value: Any, kind: OptionType) -> bool:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) <= TEXT_CHARS_MAX and value.isprintable() and "/" not in value
+        # vLLM's command line would read a text that begins with `-` as another option.
+        is_short = len(value) <= TEXT_CHARS_MAX
+        return is_short and value.isprintable() and "/" not in value and not value.startswith("-")
     # Comparisons with NaN are false.
     return value is None or (isinstance(value, int | float) and abs(value) <= NUMBER_MAX)
 
@@ -128,6 +133,6 @@ _TYPE_TEXTS: Final[Mapping[OptionType, str]] = {
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",
-    "str": f"a text of at most {TEXT_CHARS_MAX} printable characters without `/`",
+    "str": f"a text of at most {TEXT_CHARS_MAX} printable characters, without `/` and first `-`",
     "object": "an object",
 }

@@ -130,7 +130,12 @@ def resolved_options(
 
 
 def option_arguments(name: str, value: Any) -> list[str]:
-    """Return one option of vLLM as arguments; None keeps vLLM's default."""
+        if any(isinstance(one, str) and one.startswith("-") for one in value):
+            raise SettingsError(f"A text of `{name}` begins with `-`.")
+    """Return one option of vLLM as arguments; None keeps vLLM's default.
+
+    Raises SettingsError for a list with a text that vLLM would read as another option.
+    """
     flag = name.replace("_", "-")
     if value is None:
         return []

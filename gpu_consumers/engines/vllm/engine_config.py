@@ -4,11 +4,12 @@ What depends on several options or on the model is known to `create_engine_confi
 up to 2 s, and its refusal names the option, so that a version that cannot start costs no load.
 """
 
+import argparse
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 from pydantic import ValidationError
 from vllm.config import VllmConfig
@@ -22,7 +23,12 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from core.errors import SettingsError
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad, vllm_arguments
+from gpu_consumers.engines.vllm.engine_arguments import (
+    ModelToLoad,
+    resolved_options,
+    vllm_arguments,
+)
+from gpu_consumers.engines.vllm.unnamed_options import unnamed_options
 
 _MESSAGE_CHARS_MAX: Final = 1_000
 _TRIALS_MAX: Final = 8
@@ -47,9 +53,7 @@ class EngineConfig:
 
     def __init__(self, arguments: list[str]) -> None:
         """Resolve all options. Raises what vLLM raises for options that it refuses."""
-        parser = make_arg_parser(FlexibleArgumentParser())
-        parser.error = _refuse  # otherwise it ends the process
-        self.parsed = parser.parse_args(arguments)
+        self.parsed = _parser().parse_args(arguments)
         _require_parser("tool_call_parser", self.parsed.tool_call_parser, _tool_parsers)
         _require_parser("reasoning_parser", self.parsed.reasoning_parser, _reasoning_parsers)
         self.args = AsyncEngineArgs.from_cli_args(self.parsed)
@@ -71,6 +75,7 @@ def resolve_engine_config(settings: EngineSettings, model: ModelToLoad) -> Engin
         return vllm_arguments(settings, replace(model, engine_options=options), on_cpu=on_cpu)
 
     options = model.engine_options
+    _require_named_alone(settings, options, arguments_of, on_cpu=on_cpu)
     failure = _try(arguments_of(options))
     if isinstance(failure, EngineConfig):
         return failure
@@ -85,6 +90,37 @@ def named_options(message: str, names: Collection[str]) -> list[str]:
     """Return those of the option names that a message of vLLM contains, also with hyphens."""
     words = set(re.findall(r"\w+", message.replace("-", "_")))
     return [name for name in names if name in words or _INNER_NAMES.get(name) in words]
+
+
+def _require_named_alone(
+    settings: EngineSettings,
+    options: Mapping[str, Any],
+    arguments_of: Callable[[Mapping[str, Any]], list[str]],
+    *,
+    on_cpu: bool,
+) -> None:
+    """Raise EngineOptionsRefusedError if options that the version does not name change, too."""
+    parser = _parser()
+    try:
+        parsed = vars(parser.parse_args(arguments_of(options)))
+        plain = vars(parser.parse_args(arguments_of({})))
+    except (_RefusedArgumentsError, ValueError):
+        return  # the configuration fails, too, and finds the option
+    given = resolved_options(settings, options, on_cpu=on_cpu)
+    defaults = resolved_options(settings, {}, on_cpu=on_cpu)
+    for name in defaults.keys() - given.keys():
+        plain[name] = parser.get_default(name)
+    if changed := unnamed_options(parsed, plain, named=given):
+        names = ", ".join(f"`{name}`" for name in changed)
+        raise EngineOptionsRefusedError(
+            f"The options of the model's version change {names}, which it does not name."
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_arg_parser(FlexibleArgumentParser())
+    parser.error = _refuse  # otherwise it ends the process
+    return cast("argparse.ArgumentParser", parser)
 
 
 def _blamed_options(

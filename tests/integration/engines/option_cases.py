@@ -95,4 +95,5 @@ OPTION_CASES = (
     _at_push("server", port=1),
     _at_push("path-in-text", "tokenizer_mode", tokenizer_mode="../../etc"),
     _at_push("draft-model", "speculative_config", speculative_config={"model": "x"}),
+    _at_push("option-in-list", "lora_target_modules", lora_target_modules=["q", "--headless"]),
 )

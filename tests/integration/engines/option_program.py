@@ -49,9 +49,30 @@ def run(root: Path) -> dict[str, Any]:
             settings, ModelToLoad(folder=folders[0], sampling={"temperature": 0.25, "top_k": 7})
         ).config.model_config.get_diff_sampling_param(),
         "load_format": str(plain.config.load_config.load_format),
+        "injected": _injected(settings, folders[0]),
         "template": _template(settings, folders[1]),
         "sequences": plain.config.scheduler_config.max_num_seqs,
     }
+
+
+def _injected(settings: EngineSettings, folder: Path) -> str:
+    """Return the refusal of an option in a list, past the checks of texts."""
+    from gpu_consumers.engines.vllm import engine_arguments, engine_config
+
+    def unchecked(name: str, value: Any) -> list[str]:
+        return [f"--{name}", *value] if isinstance(value, list) else checked(name, value)
+
+    checked = engine_arguments.option_arguments
+    engine_arguments.option_arguments = unchecked
+    modules = ["q_proj", "--trust-remote-code", "--worker-cls=evil.Worker"]
+    model = ModelToLoad(folder=folder, engine_options={"lora_target_modules": modules})
+    try:
+        engine_config.resolve_engine_config(settings, model)
+    except engine_config.EngineOptionsRefusedError as refusal:
+        return str(refusal)
+    finally:
+        engine_arguments.option_arguments = checked
+    return ""
 
 
 def _template(settings: EngineSettings, folder: Path) -> str:

@@ -56,5 +56,10 @@ def test_version_decides_sampling_defaults_template_and_format(found: dict[str, 
     assert "safetensors" in found["load_format"]
 
 
+def test_an_option_within_a_list_is_refused_by_its_name(found: dict[str, Any]) -> None:
+    """Should the checks of texts miss one: only what the version names may change."""
+    assert "change `trust_remote_code`, `worker_cls`, which it does not name" in found["injected"]
+
+
 def test_default_of_sequences_is_that_of_vllm(found: dict[str, Any]) -> None:
     assert found["sequences"] == CPU_SEQUENCES

@@ -14,6 +14,7 @@ from gpu_consumers.engines.vllm.engine_arguments import (
     resolved_options,
     vllm_arguments,
 )
+from gpu_consumers.engines.vllm.unnamed_options import unnamed_options
 from gpu_consumers.engines.vllm.vllm_engine import VllmEngine, vllm_environment
 
 
@@ -50,6 +51,20 @@ def arguments(folder: Path, *, on_cpu: bool = True, **model: Any) -> list[str]:
 )
 def test_option_as_arguments(name: str, value: Any, expected: list[str]) -> None:
     assert option_arguments(name, value) == expected
+
+
+def test_a_list_holds_no_option() -> None:
+    with pytest.raises(SettingsError, match="`lora_target_modules` begins with `-`"):
+        option_arguments("lora_target_modules", ["q_proj", "--trust-remote-code"])
+    assert option_arguments("sizes", [-1]) == ["--sizes", "-1"]
+
+
+def test_options_that_a_version_does_not_name_are_found() -> None:
+    plain = {"dtype": "auto", "trust_remote_code": False, "port": 1}
+    parsed = plain | {"dtype": "float32", "trust_remote_code": True}
+    assert unnamed_options(parsed, plain, named={"dtype"}) == ["trust_remote_code"]
+    assert unnamed_options(parsed, plain, named=["dtype", "trust_remote_code"]) == []
+    assert unnamed_options({"a": 1}, {}, named=()) == ["a"]
 
 
 def test_defaults_on_a_gpu_are_those_of_vllm(folder: Path) -> None:
