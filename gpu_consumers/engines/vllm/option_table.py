@@ -6,6 +6,7 @@ vLLM's command line, which hold for its configuration, too.
 
 import argparse
 import sys
+from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -43,6 +44,8 @@ def option_table() -> bytes:
 
 def _option(action: argparse.Action) -> dict[str, Any]:
     found: dict[str, Any] = {"type": _type_of(action)}
+    if isinstance(action.default, IntEnum):  # its parser says text, and vLLM makes a number of it
+        return {"type": "int", "choices": [int(level) for level in type(action.default)]}
     choices = [choice for choice in action.choices or () if choice is not None]
     if choices:
         found["choices"] = choices

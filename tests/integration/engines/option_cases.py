@@ -59,6 +59,7 @@ OPTION_CASES = (
     _accepted("fp8-weights", quantization="fp8"),
     _accepted("fp8-cache", kv_cache_dtype="fp8"),
     _accepted("no-compilation", compilation_config={"mode": 0}),
+    _accepted("optimization", optimization_level=1),
     _accepted("template-argument", default_chat_template_kwargs={"enable_thinking": False}),
     _accepted("long-prompts", long_prefill_token_threshold=128),
     _accepted("null", max_model_len=None),
@@ -94,6 +95,6 @@ OPTION_CASES = (
     _at_push("adapters", max_loras=4),
     _at_push("server", port=1),
     _at_push("path-in-text", "tokenizer_mode", tokenizer_mode="../../etc"),
-    _at_push("draft-model", "speculative_config", speculative_config={"model": "x"}),
     _at_push("option-in-list", "lora_target_modules", lora_target_modules=["q", "--headless"]),
+    _at_push("draft-model", "speculative_config", speculative_config={"model": "x"}),
 )
