@@ -16,15 +16,14 @@ from unicodedata import is_normalized
 import msgspec
 
 from core.errors import Disposition, MillraceError
-from registry.engine_options.engine_options import NUMBER_MAX, check_options
+from registry.engine_options.engine_options import check_options
+from registry.engine_options.sampling_defaults import check_sampling
 
 FILES_MAX: Final = 10_000
 MANIFEST_BYTES_MAX: Final = 8 * 1024 * 1024
 PATH_CHARS_MAX: Final = 512
 BYTES_MAX: Final = 2**50
 """Bytes of one file: a thousand times the largest weights of today."""
-
-OPTIONS_MAX: Final = 300
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _DATA: Final = frozenset(
@@ -112,10 +111,7 @@ def check_manifest(manifest: Manifest) -> None:
     if manifest.base is not None and not _DIGEST.fullmatch(manifest.base):
         raise InvalidManifestError("`base` is not a version of 64 hex digits.")
     check_options(manifest.engine_options)
-    if len(manifest.sampling) > OPTIONS_MAX or not all(map(_is_plain, manifest.sampling.values())):
-        raise InvalidManifestError(
-            f"`sampling` must have at most {OPTIONS_MAX} texts, finite numbers or lists of them."
-        )
+    check_sampling(manifest.sampling)
     paths = [file.path for file in manifest.files]
     if paths != sorted(paths):
         raise InvalidManifestError("The files are not sorted by path.")
@@ -164,16 +160,6 @@ def code_paths(manifest: Manifest) -> list[str]:
     """Return the paths of the files that are code."""
     paths = [file.path for file in manifest.files]
     return [path for path in paths if PurePosixPath(path).suffix.lower() in _CODE]
-
-
-def _is_plain(value: Any) -> bool:
-    values = value if isinstance(value, list | tuple) else [value]
-    return len(values) <= OPTIONS_MAX and all(
-        abs(one) <= NUMBER_MAX
-        if isinstance(one, int | float)
-        else one is None or isinstance(one, str)
-        for one in values
-    )
 
 
 def changed_fields(old: Manifest, new: Manifest) -> Mapping[str, tuple[Any, Any]]:

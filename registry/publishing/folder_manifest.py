@@ -3,27 +3,19 @@
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
 
 from registry.engine_options.engine_options import InvalidOptionError
+from registry.engine_options.sampling_defaults import SAMPLING_DEFAULTS
 from registry.manifests.manifest import InvalidManifestError, Manifest
 from registry.manifests.model_folder import scan_folder
 
 OPTIONS_BYTES_MAX: Final = 1024 * 1024
 _GENERATION_FILE: Final = "generation_config.json"
 _GENERATION_BYTES_MAX: Final = 1024 * 1024
-
-_SAMPLING: Final[Mapping[str, str]] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
-}
-"""The fields of `generation_config.json` that vLLM takes as defaults, and their names in a body."""
 
 
 def describe_folder(
@@ -54,7 +46,8 @@ def describe_folder(
 def read_sampling(folder: Path) -> dict[str, Any]:
     """Return the defaults of sampling parameters that the model's authors recommend.
 
-    Raises InvalidManifestError for a file that is no JSON object.
+    They are checked with the manifest. Raises InvalidManifestError for a file that is no JSON
+    object.
     """
     path = folder / _GENERATION_FILE
     if not path.is_file():
@@ -66,9 +59,11 @@ def read_sampling(folder: Path) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InvalidManifestError(f"{_GENERATION_FILE} is not a JSON object.") from None
     return {
-        ours: value
-        for theirs, ours in _SAMPLING.items()
-        if isinstance(value := found.get(theirs), int | float) and not isinstance(value, bool)
+        name: int(value)
+        if kind is int and isinstance(value, float) and value.is_integer()
+        else value
+        for name, kind in SAMPLING_DEFAULTS.items()
+        if not isinstance(value := found.get(name), bool | NoneType)
     }
 
 

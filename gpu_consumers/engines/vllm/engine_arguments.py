@@ -15,6 +15,8 @@ import msgspec
 from core.errors import SettingsError
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
+from registry.engine_options.engine_options import InvalidOptionError
+from registry.engine_options.sampling_defaults import check_sampling
 
 _NO_DOMAIN: Final = "media.invalid"
 """To vLLM an empty list allows every host; names under `.invalid` never resolve (RFC 6761)."""
@@ -25,20 +27,6 @@ the long prompt of another, which takes seconds."""
 
 CHAT_TEMPLATE: Final = "chat_template.jinja"
 """The file of a version with its chat template."""
-
-SAMPLING_DEFAULTS: Final = frozenset(
-    {
-        "frequency_penalty",
-        "max_new_tokens",
-        "min_p",
-        "presence_penalty",
-        "repetition_penalty",
-        "temperature",
-        "top_k",
-        "top_p",
-    }
-)
-"""The parameters whose defaults vLLM takes from a generation config; it ignores others."""
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "vllm_dtype": "dtype",
@@ -130,8 +118,6 @@ def resolved_options(
 
 
 def option_arguments(name: str, value: Any) -> list[str]:
-        if any(isinstance(one, str) and one.startswith("-") for one in value):
-            raise SettingsError(f"A text of `{name}` begins with `-`.")
     """Return one option of vLLM as arguments; None keeps vLLM's default.
 
     Raises SettingsError for a list with a text that vLLM would read as another option.
@@ -144,6 +130,8 @@ def option_arguments(name: str, value: Any) -> list[str]:
     if isinstance(value, Mapping):
         return [f"--{flag}={msgspec.json.encode(value).decode()}"]
     if isinstance(value, list | tuple):
+        if any(isinstance(one, str) and one.startswith("-") for one in value):
+            raise SettingsError(f"A text of `{name}` begins with `-`.")
         return [f"--{flag}", *map(str, value)] if value else []
     return [f"--{flag}={value}"]
 
@@ -202,11 +190,8 @@ def _chat_template(settings: EngineSettings, folder: Path) -> Path | None:
 
 
 def _checked_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    for name in sampling:
-        if name not in SAMPLING_DEFAULTS:
-            known = ", ".join(sorted(SAMPLING_DEFAULTS))
-            raise SettingsError(
-                f"The version of the model sets the sampling parameter {name!r}; vLLM has defaults "
-                f"of {known} only."
-            )
+    try:
+        check_sampling(sampling)
+    except InvalidOptionError as failure:
+        raise SettingsError(str(failure)) from None
     return {name: sampling[name] for name in sorted(sampling)}

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.engine_options.engine_options import InvalidOptionError
+from registry.engine_options.sampling_defaults import SAMPLING_DEFAULTS
 from registry.manifests import manifest as manifests
 from registry.manifests.manifest import (
     InvalidManifestError,
@@ -24,10 +25,12 @@ from registry.manifests.manifest import (
 from registry.manifests.model_folder import hash_file, scan_folder
 
 DIGEST = "ab" * 32
-SAMPLING = st.dictionaries(
-    st.text("abcdef_", min_size=1),
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(0, 1), st.text()),
-    max_size=5,
+SAMPLING = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.integers(-(2**53), 2**53) if kind is int else st.floats(0, 2)
+        for name, kind in SAMPLING_DEFAULTS.items()
+    },
 )
 OPTIONS = st.fixed_dictionaries(
     {},
@@ -214,7 +217,10 @@ def test_a_file_that_becomes_a_link_or_pipe_while_it_is_read_is_refused(tmp_path
         Manifest((file(),), source="\ud800"),
         Manifest((file(),), sampling={"temperature": float("inf")}),
         Manifest((file(),), sampling={"temperature": {"a": 1}}),
-        Manifest((file(),), sampling={f"{number}": 1 for number in range(1000)}),
+        Manifest((file(),), sampling={"temperature": True}),
+        Manifest((file(),), sampling={"max_tokens": 5}),
+        Manifest((file(),), sampling={"top_k": 0.5}),
+        Manifest((file(),), sampling={"top_k": None}),
     ],
 )
 def test_a_manifest_that_no_engine_may_run_is_refused(manifest: Manifest) -> None:

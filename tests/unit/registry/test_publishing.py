@@ -6,11 +6,20 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from core.clock import SystemClock
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.vllm.engine_arguments import ModelToLoad, vllm_arguments
 from registry.engine_options.engine_options import InvalidOptionError
-from registry.manifests.manifest import InvalidManifestError, decode_manifest, version_of
+from registry.engine_options.sampling_defaults import SAMPLING_DEFAULTS
+from registry.manifests.manifest import (
+    InvalidManifestError,
+    decode_manifest,
+    encode_manifest,
+    version_of,
+)
 from registry.manifests.model_objects import file_key, manifest_key, signature_key
 from registry.publishing.file_uploads import FileUploads, ModelFileChangedError, missing_files
 from registry.publishing.folder_manifest import describe_folder, read_options
@@ -218,10 +227,26 @@ def test_a_signature_made_elsewhere_is_verified(folder: Path) -> None:
 
 
 def test_sampling_defaults_are_those_of_the_authors(folder: Path) -> None:
-    assert describe_folder(folder).sampling == {"temperature": 0.6, "max_tokens": 512}
+    assert describe_folder(folder).sampling == {"temperature": 0.6, "max_new_tokens": 512}
+    (folder / "generation_config.json").write_bytes(b'{"top_k": 40.0, "min_p": 0.1, "top_p": "x"}')
+    with pytest.raises(InvalidOptionError, match="`top_p` must be a number"):
+        encode_manifest(describe_folder(folder))
     (folder / "generation_config.json").write_bytes(b"[]")
     with pytest.raises(InvalidManifestError, match="not a JSON object"):
         describe_folder(folder)
+
+
+def test_what_a_push_takes_from_generation_config_also_starts(folder: Path) -> None:
+    """Every name that a manifest may have is one that a replica passes on to vLLM."""
+    fields = dict.fromkeys(SAMPLING_DEFAULTS, 1) | {"do_sample": True, "eos_token_id": [1, 2]}
+    (folder / "generation_config.json").write_bytes(msgspec.json.encode(fields))
+    manifest = decode_manifest(encode_manifest(describe_folder(folder)))
+    assert manifest.sampling == dict.fromkeys(SAMPLING_DEFAULTS, 1)
+    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(folder)}
+    settings = EngineSettings.from_env({f"MILLRACE_ENGINE_{name}": env[name] for name in env})
+    arguments = vllm_arguments(settings, ModelToLoad(folder=folder, sampling=manifest.sampling))
+    given = msgspec.json.encode(manifest.sampling).decode()
+    assert f"--override-generation-config={given}" in arguments
 
 
 def test_code_makes_another_version_and_needs_permission(folder: Path) -> None:
