@@ -17,6 +17,7 @@ class RefusalReason(StrEnum):
     REVOKED_KEY = "revoked_key"
     SIGNATURE = "signature"  # it does not verify, or signs something else
     FILE = "file"  # missing, truncated or altered
+    CONFIG = "config"  # a configuration names code, a model or a file outside of the version
     MEMORY = "memory"  # it does not fit the engine's memory
     OPTIONS = "options"  # the engine refuses its options or settings, or does not start
     WARM_UP = "warm_up"  # the engine did not answer the requests that warm it up

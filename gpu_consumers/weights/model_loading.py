@@ -4,8 +4,9 @@
     2. manifest: its digest is the version
     3. signature: by a trusted key that is not revoked, for this version and these files
     4. weight cache: exactly the listed files, each hashed through the folder that is loaded
-    5. memory plan, from the verified files: the model fits the device
-    6. the registry once more: nothing was retired or revoked meanwhile
+    5. configurations: none names code, a model or a file outside of the version
+    6. memory plan, from the verified files: the model fits the device
+    7. the registry once more: nothing was retired or revoked meanwhile
 
 Any failure raises ModelRefusedError, and the files are not loaded.
 """
@@ -22,6 +23,7 @@ from gpu_consumers.weights.download import manifest_key, signature_prefix
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
 from gpu_consumers.weights.weight_cache import StagedVersion, WeightCache
 from registry.engine_options.engine_options import InvalidOptionError
+from registry.manifests.config_check import check_folder_configs
 from registry.manifests.manifest import (
     MANIFEST_BYTES_MAX,
     InvalidManifestError,
@@ -112,6 +114,7 @@ class ModelLoader:
         self._require_base(version, manifest)
         staged = self.cache.stage(version, manifest.files, self.objects)
         try:
+            _check_configs(version, manifest, staged.folder)
             kv_cache_bytes = self.check_memory(manifest, staged.folder)
             self.registry.require_loadable(version)
             if signed_by in self.registry.revoked_keys():
@@ -181,6 +184,14 @@ class ModelLoader:
             needed = f"adapters of version {self.base}" if self.base else "models"
             text = f"Version {version} is {base}; this replica loads {needed} here."
             raise ModelRefusedError(RefusalReason.MANIFEST, text)
+
+
+def _check_configs(version: str, manifest: Manifest, folder: Path) -> None:
+    try:
+        check_folder_configs(folder, [file.path for file in manifest.files])
+    except InvalidManifestError as failure:
+        text = f"Version {version}: {failure}"
+        raise ModelRefusedError(RefusalReason.CONFIG, text) from None
 
 
 def _revoked(version: str, key_id: str) -> ModelRefusedError:

@@ -10,6 +10,7 @@ import msgspec
 
 from registry.engine_options.engine_options import InvalidOptionError
 from registry.engine_options.sampling_defaults import SAMPLING_DEFAULTS
+from registry.manifests.config_check import check_folder_configs
 from registry.manifests.manifest import InvalidManifestError, Manifest
 from registry.manifests.model_folder import scan_folder
 
@@ -32,6 +33,7 @@ def describe_folder(
     InvalidOptionError, OSError.
     """
     files = scan_folder(folder, allows_code=allows_code)
+    check_folder_configs(folder, [file.path for file in files])
     return Manifest(
         files,
         base=base,

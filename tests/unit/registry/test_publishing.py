@@ -221,7 +221,7 @@ def test_a_signature_made_elsewhere_is_verified(folder: Path) -> None:
     assert read_signature(manifest, made.bundle, KEY.public).lets_load
     with pytest.raises(InvalidSignatureError):
         read_signature(manifest, made.bundle, SigningKey.generate().public)
-    edit(folder / "config.json")
+    edit(folder / "model.safetensors")
     with pytest.raises(InvalidSignatureError):
         read_signature(describe_folder(folder), made.bundle, KEY.public)
 

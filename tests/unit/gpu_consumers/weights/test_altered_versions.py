@@ -107,6 +107,24 @@ def test_a_version_that_is_retired_while_it_is_staged(worlds: Iterator[World]) -
         world.refused(RefusalReason.RETIRED)
 
 
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("config.json", b'{"audio_model_id": "org/other"}'),
+        ("config.json", b'{"speculators_config": {"verifier": {"name_or_path": "org/other"}}}'),
+        ("tokenizer_config.json", b'{"vocab_file": "/etc/passwd"}'),
+        ("preprocessor_config.json", b'{"auto_map": {"AutoProcessor": "org/x--p.P"}}'),
+    ],
+)
+def test_a_signed_configuration_that_names_what_is_outside(
+    path: str, content: bytes, worlds: Iterator[World]
+) -> None:
+    world = next(worlds)
+    model = world.add(model_contents(world.random) | {path: content}, KEY)
+    assert f"'{path}'" in world.refused(RefusalReason.CONFIG, model.version)
+    world.load()  # the files that were staged are released, and another version loads
+
+
 def test_a_signed_version_that_the_registry_does_not_name(worlds: Iterator[World]) -> None:
     for world in worlds:
         world.registry.known.clear()
