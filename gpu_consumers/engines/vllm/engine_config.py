@@ -28,6 +28,7 @@ from gpu_consumers.engines.vllm.engine_arguments import (
     resolved_options,
     vllm_arguments,
 )
+from gpu_consumers.engines.vllm.loaded_sources import require_only_folder
 from gpu_consumers.engines.vllm.unnamed_options import unnamed_options
 
 _MESSAGE_CHARS_MAX: Final = 1_000
@@ -64,8 +65,8 @@ class EngineConfig:
 def resolve_engine_config(settings: EngineSettings, model: ModelToLoad) -> EngineConfig:
     """Return the configuration of vLLM for a model on this machine.
 
-    Raises SettingsError, and EngineOptionsRefusedError, which names the refused option if it is one
-    of the version's.
+    Raises EngineOptionsRefusedError, which names the refused option if it is one of the version's,
+    ForeignSourceError and SettingsError.
     """
     on_cpu = current_platform.is_cpu()
     if on_cpu:
@@ -78,6 +79,7 @@ def resolve_engine_config(settings: EngineSettings, model: ModelToLoad) -> Engin
     _require_named_alone(settings, options, arguments_of, on_cpu=on_cpu)
     failure = _try(arguments_of(options))
     if isinstance(failure, EngineConfig):
+        require_only_folder(failure.config, str(model.folder))
         return failure
     message = _message_of(failure)
     names = named_options(message, options) or _blamed_options(arguments_of, options)

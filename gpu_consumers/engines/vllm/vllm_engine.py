@@ -7,9 +7,9 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from core.errors import (
     Disposition,
@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_NAME_BYTES = 37
+
+_OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+"""What the files of a version lack is not fetched: it would be no part of the version."""
 
 
 class VllmEngine(SlottedEngine):
@@ -113,9 +116,7 @@ class VllmEngine(SlottedEngine):
                 raise SettingsError("Neither model_path nor a version of the model is given.")
             model = ModelToLoad(folder=self._settings.model_path)
         vllm_arguments(self._settings, model)  # mistakes that need no vLLM, before its import
-        has_plan = model.kv_cache_memory_bytes is not None
-        for name, value in vllm_environment(self._settings, has_memory_plan=has_plan).items():
-            os.environ.setdefault(name, value)  # an operator's own value wins
+        set_environment(os.environ, self._settings, model)
         use_as_child_main_module()
         from gpu_consumers.engines.vllm.serving import VllmServing
 
@@ -213,6 +214,17 @@ async def _refuse_adapter(_: str) -> PinnedFolder:
     raise AdapterRefusedError("This replica has no source of adapters.")
 
 
+def set_environment(
+    environment: MutableMapping[str, str], settings: EngineSettings, model: ModelToLoad
+) -> None:
+    """Set vLLM's variables. An operator's own values win, unless they let a version go online."""
+    has_plan = model.kv_cache_memory_bytes is not None
+    for name, value in vllm_environment(settings, has_memory_plan=has_plan).items():
+        environment.setdefault(name, value)
+    if model.version:
+        environment.update(_OFFLINE)
+
+
 def vllm_environment(settings: EngineSettings, *, has_memory_plan: bool = False) -> dict[str, str]:
     """Return the environment variables of vLLM, which reads most of them while being imported.
 
@@ -221,7 +233,7 @@ def vllm_environment(settings: EngineSettings, *, has_memory_plan: bool = False)
     has_own_logging = "VLLM_LOGGING_CONFIG_PATH" in os.environ
     cache = {} if has_memory_plan else {"VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib)}
     return cache | {
-        "HF_HUB_OFFLINE": "1",
+        **_OFFLINE,
         # Its records use the role's handlers, unless an operator configures others.
         "VLLM_CONFIGURE_LOGGING": str(int(has_own_logging)),
         "VLLM_DO_NOT_TRACK": "1",

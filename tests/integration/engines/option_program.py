@@ -49,10 +49,39 @@ def run(root: Path) -> dict[str, Any]:
             settings, ModelToLoad(folder=folders[0], sampling={"temperature": 0.25, "top_k": 7})
         ).config.model_config.get_diff_sampling_param(),
         "load_format": str(plain.config.load_config.load_format),
+        "foreign": _foreign(settings, root / "three"),
         "injected": _injected(settings, folders[0]),
         "template": _template(settings, folders[1]),
         "sequences": plain.config.scheduler_config.max_num_seqs,
     }
+
+
+def _foreign(settings: EngineSettings, folder: Path) -> str:
+    """Return the refusal of a configuration that replaces the model by its verifier."""
+    from gpu_consumers.engines.vllm.engine_config import resolve_engine_config
+    from gpu_consumers.engines.vllm.loaded_sources import ForeignSourceError
+
+    other = ensure_tiny_llama(folder)
+    model = ensure_tiny_llama(folder.with_name("draft"))
+    config = msgspec.json.decode((model / "config.json").read_bytes())
+    proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
+    speculators = {
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": config,
+        "draft_vocab_size": config["vocab_size"],
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": str(other), "architectures": config["architectures"]},
+        },
+    }
+    (model / "config.json").write_bytes(msgspec.json.encode(speculators))
+    try:
+        resolve_engine_config(settings, ModelToLoad(folder=model))
+    except ForeignSourceError as refusal:
+        return str(refusal)
+    return ""
 
 
 def _injected(settings: EngineSettings, folder: Path) -> str:

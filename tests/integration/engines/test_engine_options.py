@@ -61,5 +61,9 @@ def test_an_option_within_a_list_is_refused_by_its_name(found: dict[str, Any]) -
     assert "change `trust_remote_code`, `worker_cls`, which it does not name" in found["injected"]
 
 
+def test_a_model_from_another_folder_is_refused(found: dict[str, Any]) -> None:
+    assert "would load `model` from outside of the model" in found["foreign"]
+
+
 def test_default_of_sequences_is_that_of_vllm(found: dict[str, Any]) -> None:
     assert found["sequences"] == CPU_SEQUENCES

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from gpu_consumers.engines.vllm.engine_arguments import (
     resolved_options,
     vllm_arguments,
 )
+from gpu_consumers.engines.vllm.loaded_sources import ForeignSourceError, require_only_folder
 from gpu_consumers.engines.vllm.unnamed_options import unnamed_options
-from gpu_consumers.engines.vllm.vllm_engine import VllmEngine, vllm_environment
+from gpu_consumers.engines.vllm.vllm_engine import VllmEngine, set_environment, vllm_environment
 
 
 @pytest.fixture
@@ -136,6 +138,60 @@ def test_memory_plan_sizes_the_cache(folder: Path) -> None:
     assert "--kv-cache-memory-bytes=1000" in arguments(folder, kv_cache_memory_bytes=1000)
     # The variable would win over the argument.
     assert "VLLM_CPU_KVCACHE_SPACE" not in vllm_environment(settings(folder), has_memory_plan=True)
+
+
+@pytest.mark.parametrize(("version", "expected"), [("7" * 64, "1"), ("", "0")])
+def test_only_a_folder_without_a_version_may_go_online(
+    version: str, expected: str, folder: Path
+) -> None:
+    environment = {"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0", "VLLM_LOGGING_LEVEL": "x"}
+    set_environment(environment, settings(folder), ModelToLoad(folder=folder, version=version))
+    assert environment["HF_HUB_OFFLINE"] == environment["TRANSFORMERS_OFFLINE"] == expected
+    assert environment["VLLM_LOGGING_LEVEL"] == "x"  # an operator's own value
+    assert environment["VLLM_NO_USAGE_STATS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model": "/other"}, "model"),
+        ({"tokenizer": "org/name"}, "tokenizer"),
+        ({"hf_config_path": "/other"}, "hf_config_path"),
+        ({"model_weights": "s3://x"}, "model_weights"),
+        ({"hf_config": SimpleNamespace(audio_model_id="org/name")}, "audio_model_id"),
+        ({"hf_config": SimpleNamespace(text_model_id="org/name")}, "text_model_id"),
+        ({"hf_config": SimpleNamespace(name_or_path="/other")}, "name_or_path"),
+    ],
+)
+def test_everything_is_loaded_from_the_folder(config: dict[str, Any], named: str) -> None:
+    own: dict[str, Any] = {
+        "model": "/m",
+        "tokenizer": "/m",
+        "hf_config_path": None,
+        "model_weights": "",
+    }
+    own["hf_config"] = SimpleNamespace(name_or_path="/m", audio_model_id=None)
+    good, bad = SimpleNamespace(**own), SimpleNamespace(**own | config)
+    require_only_folder(vllm_config(good), "/m")
+    with pytest.raises(ForeignSourceError, match=f"`{named}`"):
+        require_only_folder(vllm_config(bad), "/m")
+    with pytest.raises(ForeignSourceError, match=f"`speculative_config.{named}`"):
+        require_only_folder(vllm_config(good, draft=bad), "/m")
+    with pytest.raises(ForeignSourceError, match="`default_mm_loras`"):
+        require_only_folder(vllm_config(good, loras={"image": "/other"}), "/m")
+
+
+def vllm_config(
+    model: SimpleNamespace,
+    draft: SimpleNamespace | None = None,
+    loras: dict[str, str] | None = None,
+) -> SimpleNamespace:
+    """Return the parts of a VllmConfig that name sources."""
+    return SimpleNamespace(
+        model_config=model,
+        speculative_config=None if draft is None else SimpleNamespace(draft_model_config=draft),
+        lora_config=SimpleNamespace(default_mm_loras=loras),
+    )
 
 
 def test_adapters_have_a_spare_slot_on_a_cpu_alone(folder: Path) -> None:
