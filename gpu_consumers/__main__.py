@@ -23,7 +23,7 @@ from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
 from gpu_consumers.flow_control.loading_state import LoadingState
-from gpu_consumers.flow_control.replica_models import ServedModels
+from gpu_consumers.flow_control.warm_model import WarmModel
 from gpu_consumers.model_start import prepared_engine, start_engine, warm_up_engine
 from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
@@ -124,7 +124,7 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             body_limits=body_limits,
             silence_s_max=engine_settings.item_timeout_s + settings.engine_reaction_s,
             host=processes.host,
-            served=served_models(engine_settings, engine),
+            served=warm_model(engine_settings, engine),
             replica_id=replica_id,
         )
         with closing:
@@ -136,11 +136,11 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             raise untrusted[0]
 
 
-def served_models(settings: EngineSettings, engine: Engine) -> ServedModels:
+def warm_model(settings: EngineSettings, engine: Engine) -> WarmModel:
     """Return what a replica publishes of its engine, which has started."""
     is_simulated = settings.kind == "simulated"
     own_hash = getattr(engine, "engine_hash", "")
-    return ServedModels(
+    return WarmModel(
         version=settings.model_version or "",
         engine=own_hash or (simulated_engine_hash(settings) if is_simulated else ""),
         adapters=lambda: sorted(getattr(engine, "adapters", ())),

@@ -25,7 +25,7 @@ from gpu_consumers.flow_control.capacity_publisher import (
     PoolHealth,
     ReplicaIdentity,
 )
-from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
@@ -76,7 +76,7 @@ class _SharedDeps:
     tasks: SupervisedTasks
     attribution: CrashAttribution
     pool: PoolHealth
-    served: ServedModels
+    served: WarmModel
 
 
 def new_replica_id(settings: ReplicaSettings) -> str:
@@ -99,7 +99,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
     silence_s_max: float = math.inf,
     host: HostHealth | None = None,
-    served: ServedModels = ANY_VERSION,
+    served: WarmModel = ANY_VERSION,
     replica_id: str | None = None,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
@@ -160,7 +160,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
 
 
 def _identity(
-    settings: ReplicaSettings, replica_id: str, job_class: str, served: ServedModels
+    settings: ReplicaSettings, replica_id: str, job_class: str, served: WarmModel
 ) -> ReplicaIdentity:
     return ReplicaIdentity(
         replica_id=replica_id,

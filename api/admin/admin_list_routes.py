@@ -19,8 +19,8 @@ from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
 from topics.records.catalogue import JOB_CLASSES, SHARED_TOPICS, pool_topics
+from topics.records.eligibility import LoadState, is_starting, warm_versions
 from topics.records.records import Capacity
-from topics.records.served_versions import LoadState, is_starting, warm_versions
 
 router = APIRouter()
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from batcher.policy.hash_ring import HashRing
 from batcher.policy.pool_replicas import PoolReplicas, Versions
 from batcher.policy.replica_index import Rank, ReplicaIndex
+from topics.records.eligibility import is_starting, warm_versions
 from topics.records.records import Capacity, ReplicaGrants
-from topics.records.served_versions import is_starting, warm_versions
 
 STALE_S = 1.5
 """Age from which a replica's last record is late: it publishes every second or more often."""

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from batcher.policy.hash_ring import HashRing
 from batcher.policy.replica_index import Rank, ReplicaIndex
-from topics.records.served_versions import is_served
+from topics.records.eligibility import is_served
 
 Versions: TypeAlias = frozenset[str]
 """The versions of a replica; none: any."""

@@ -11,7 +11,7 @@ from batcher.policy.credits import CreditLedger
 from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
-from topics.records.served_versions import required_version
+from topics.records.eligibility import required_version
 
 PIN_GAIN: Final = {"bulk": 4.0, "interactive": 1.0}
 """By class: bytes of finished records per byte that is rewritten to have them committed.

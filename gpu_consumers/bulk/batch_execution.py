@@ -19,8 +19,8 @@ from gpu_consumers.adapters.adapter_slots import adapter_of
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
-from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
 from gpu_consumers.flow_control.token_usage import item_charges
+from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,
     BatchRun,
@@ -68,7 +68,7 @@ class BatchExecution:
     capacity: CapacityPublisher
     lock: SharedExclusiveLock  # quarantined units take it exclusively
     attribution: CrashAttribution
-    served: ServedModels = ANY_VERSION
+    served: WarmModel = ANY_VERSION
     clock: Clock = field(default_factory=SystemClock)
     runs: set[BatchRun] = field(default_factory=set)  # the batches in flight
     _requeues_new_runs: bool = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from core.clock import Clock, DatabaseTime
 from gpu_consumers import metrics
 from gpu_consumers.flow_control.capacity_schedule import INTERVAL_S_MIN, CapacitySchedule
-from gpu_consumers.flow_control.grant_changes import BUSY_REPEAT_S, has_changed
+from gpu_consumers.flow_control.grant_changes import BUSY_REPEAT_S, grants_have_changed
 from gpu_consumers.flow_control.grant_sender import GrantSender
 from gpu_consumers.flow_control.grants import (
     Grants,
@@ -23,8 +23,8 @@ from gpu_consumers.flow_control.grants import (
 )
 from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
 from gpu_consumers.flow_control.output_samples import OutputSamples
-from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
 from gpu_consumers.flow_control.token_usage import TokenUsage
+from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY
@@ -56,7 +56,7 @@ class ReplicaIdentity:
     pool: str
     job_class: str
     batch_items: int
-    served: ServedModels = ANY_VERSION
+    served: WarmModel = ANY_VERSION
 
 
 class CapacityPublisher:
@@ -256,7 +256,7 @@ class CapacityPublisher:
         ):
             return True
         arrived = {name: account.arrived for name, account in self._grants.accounts.items()}
-        return has_changed(self._published, grants, arrived=arrived, limit=limit)
+        return grants_have_changed(self._published, grants, arrived=arrived, limit=limit)
 
     def _publish_capacity(self, now_s: float) -> float:
         """Send the public state if it is due; return after how many seconds to call again."""

@@ -34,7 +34,7 @@ class CapacitySchedule:
         """Return whether `newest` is to be sent as soon as a record may be."""
         if self._published is None or self.repeat_wait_s(now_s=now_s) <= 0:
             return True
-        return has_changed(self._published, newest)
+        return state_has_changed(self._published, newest)
 
     def repeat_wait_s(self, *, now_s: float) -> float:
         """Return the time until the next record without a change, 0 for now."""
@@ -45,7 +45,7 @@ class CapacitySchedule:
         self._published, self._published_s = capacity, now_s
 
 
-def has_changed(before: Capacity, newest: Capacity) -> bool:
+def state_has_changed(before: Capacity, newest: Capacity) -> bool:
     """Return whether readers must learn of the difference before the next repetition.
 
     Grants do not count, and a rate counts from `RATE_FACTOR` on.

@@ -20,7 +20,7 @@ CHANGE_DIVISOR: Final = 8
 concurrency, the credit with which a batcher prefers a replica."""
 
 
-def has_changed(
+def grants_have_changed(
     before: ReplicaGrants, newest: ReplicaGrants, *, arrived: Mapping[str, int], limit: int
 ) -> bool:
     """Return whether `newest` is to be sent now; both are of one replica.

@@ -13,8 +13,8 @@ from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError
 from topics.records.catalogue import CAPACITY
 from topics.records.codec import encode, kind_headers
+from topics.records.eligibility import LoadState
 from topics.records.records import Capacity, LoadedModel
-from topics.records.served_versions import LoadState
 
 REPEAT_S: Final = 1.0
 """Interval of the records while the event loop is not blocked; vLLM blocks it while it loads."""

@@ -14,7 +14,7 @@ from gpu_consumers import metrics
 from gpu_consumers.cancellation.liveness import CallLiveness
 from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
-from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.item_outcomes import CRASHES_ENGINE
 from gpu_consumers.inflight.online_call import NO_ANSWER, REQUEUED, CallAbortReason, OnlineCall
@@ -86,7 +86,7 @@ class CallExecution:
     pool: PoolHealth
     suspects: SuspectCalls
     clock: Clock
-    served: ServedModels = ANY_VERSION
+    served: WarmModel = ANY_VERSION
     _running: dict[UUID, OnlineCall] = field(default_factory=dict)
     _completed: CompletedCalls = field(default_factory=CompletedCalls)
     _other_version: OtherVersionCalls = field(default_factory=OtherVersionCalls)

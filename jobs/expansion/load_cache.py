@@ -23,7 +23,7 @@ from jobs import metrics
 from jobs.expansion.job_loads import OPEN, find_leases, loads_query
 from jobs.expansion.job_openings import JobOpenings, jobs_of
 from jobs.expansion.load_sums import JobLoad, LoadSums
-from jobs.expansion.pool_versions import PoolVersions, ServedVersions, has_versions
+from jobs.expansion.pool_versions import LatestPoolVersions, PoolVersions, has_versions
 from jobs.expansion.result_partitions import ResultPartitions, results_partition
 from jobs.tables.jobs import job_counters, job_cursors, jobs
 
@@ -101,7 +101,7 @@ class OpenLoads:
     """Leased jobs of every process, and whether the lease is suspended."""
 
     results: ResultPartitions = field(default_factory=ResultPartitions)
-    versions: ServedVersions = field(default_factory=ServedVersions)
+    versions: LatestPoolVersions = field(default_factory=LatestPoolVersions)
     openings: JobOpenings = field(default_factory=JobOpenings)
     _unavailable: frozenset[int] = frozenset()
     _by_pool: PoolVersions = field(default_factory=dict)
@@ -235,7 +235,7 @@ class LoadCache:
 
     engine: sa.Engine
     results: ResultPartitions
-    versions: ServedVersions = field(default_factory=ServedVersions)
+    versions: LatestPoolVersions = field(default_factory=LatestPoolVersions)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loads: OpenLoads | None = None
 

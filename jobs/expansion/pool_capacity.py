@@ -9,9 +9,9 @@ from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
 from core.clock import Clock
 from jobs.expansion.pool_versions import versions_by_pool
 from jobs.expansion.windows import PoolCapacity
+from topics.records.eligibility import is_starting
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef
-from topics.records.served_versions import is_starting
 from topics.tail_readers.tail_reader_thread import decode_records
 
 POLL_INTERVAL_S: Final = 0.1

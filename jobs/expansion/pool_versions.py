@@ -8,8 +8,8 @@ nothing, until a replica has its version warm.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from topics.records.eligibility import warm_versions
 from topics.records.records import Capacity
-from topics.records.served_versions import warm_versions
 
 PoolVersions: TypeAlias = Mapping[str, frozenset[str]]
 """The versions that replicas have warm, of pools that do not run every version."""
@@ -50,7 +50,7 @@ def required_versions(row: Any) -> str:
     return SEPARATOR.join(sorted(of_pins))
 
 
-class ServedVersions:
+class LatestPoolVersions:
     """The newest known versions of all pools. Safe for threads."""
 
     def __init__(self) -> None:

@@ -17,9 +17,9 @@ from api.runtime.token_bucket import TokenBucket
 from jobs.expansion.pool_capacity import sum_by_pool
 from jobs.expansion.pool_versions import PoolVersions, has_versions, versions_by_pool
 from jobs.expansion.windows import PoolCapacity
+from topics.records.eligibility import is_starting, required_version
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef
-from topics.records.served_versions import is_starting, required_version
 from topics.tail_readers.tail_reader_thread import decode_records
 
 SILENCE_S_MAX: Final = 3.0

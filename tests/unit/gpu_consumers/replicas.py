@@ -18,7 +18,7 @@ from gpu_consumers.flow_control.capacity_publisher import (
     PoolHealth,
     ReplicaIdentity,
 )
-from gpu_consumers.flow_control.replica_models import ANY_VERSION, ServedModels
+from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
@@ -81,7 +81,7 @@ class BulkReplica:
         attribution: CrashAttribution | None = None,
         clock: Clock | None = None,
         host: HostHealth | None = None,
-        served: ServedModels = ANY_VERSION,
+        served: WarmModel = ANY_VERSION,
     ) -> None:
         self.log, self.attempts = log or RecordingProducer(), attempts or MemoryAttemptLog()
         self.engine = engine or FaultyEngine()
@@ -214,7 +214,7 @@ class OnlineReplica:
         attempts: MemoryAttemptLog | None = None,
         objects: ObjectStore | None = None,
         attribution: CrashAttribution | None = None,
-        served: ServedModels = ANY_VERSION,
+        served: WarmModel = ANY_VERSION,
     ) -> None:
         loop, clock = asyncio.get_running_loop(), SystemClock()
         self.attempts = attempts or MemoryAttemptLog()

@@ -19,7 +19,7 @@ from gpu_consumers.flow_control.capacity_schedule import (
     RATE_FACTOR,
     REPEAT_S,
     CapacitySchedule,
-    has_changed,
+    state_has_changed,
 )
 from gpu_consumers.flow_control.grant_changes import BUSY_REPEAT_S
 from gpu_consumers.flow_control.in_flight_jobs import IN_FLIGHT_S_MIN
@@ -56,7 +56,7 @@ STATE = Capacity("r", 1, "p", "bulk", [0], {"b": 5}, 10.0, 64)
 def test_readers_learn_of_changes_before_the_repetition(
     fields: dict[str, Any], *, is_change: bool
 ) -> None:
-    assert has_changed(STATE, replace(STATE, **fields)) is is_change
+    assert state_has_changed(STATE, replace(STATE, **fields)) is is_change
 
 
 steps = st.lists(st.tuples(st.floats(0, 0.3), st.booleans()), max_size=100)

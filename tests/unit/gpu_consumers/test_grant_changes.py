@@ -12,7 +12,7 @@ from gpu_consumers.flow_control.capacity_publisher import REPEAT_S
 from gpu_consumers.flow_control.grant_changes import (
     BUSY_REPEAT_S,
     CHANGE_DIVISOR,
-    has_changed,
+    grants_have_changed,
 )
 from gpu_consumers.flow_control.grants import bulk_limit
 from topics.records.records import ReplicaGrants
@@ -23,7 +23,7 @@ ARRIVED: Final = {"a": 80, "b": 10}
 
 
 def changed(newest: ReplicaGrants, arrived: dict[str, int] = ARRIVED) -> bool:
-    return has_changed(GRANTS, newest, arrived=arrived, limit=LIMIT)
+    return grants_have_changed(GRANTS, newest, arrived=arrived, limit=LIMIT)
 
 
 def test_a_small_change_waits_and_a_large_one_does_not() -> None:
@@ -68,7 +68,7 @@ def test_no_batcher_is_behind_by_an_eighth_of_the_limit(
     for batcher_id, count in ended:
         granted[batcher_id] += count
         newest = replace(GRANTS, granted=dict(granted))
-        if has_changed(sent, newest, arrived=sent.granted, limit=limit):
+        if grants_have_changed(sent, newest, arrived=sent.granted, limit=limit):
             sent = newest
         behind = {name: granted[name] - sent.granted[name] for name in granted}
         assert max(behind.values()) < max(1, limit // CHANGE_DIVISOR)

@@ -9,8 +9,8 @@ from gpu_consumers.flow_control.loading_state import LoadingState
 from tests.support.until import until_true
 from tests.unit.gpu_consumers.fakes import RecordingProducer
 from topics.errors import DeliveryPendingError
+from topics.records.eligibility import is_starting
 from topics.records.records import LoadedModel
-from topics.records.served_versions import is_starting
 
 
 class FlushedProducer(RecordingProducer):

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gpu_consumers.bulk import batch_execution
 from gpu_consumers.engines.error_answers import error_code_of
-from gpu_consumers.flow_control.replica_models import ServedModels
+from gpu_consumers.flow_control.warm_model import WarmModel
 from gpu_consumers.online import call_execution
 from gpu_consumers.online.call_execution import OTHER_VERSION_MAX
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog
@@ -15,8 +15,8 @@ from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_
 from topics.records.attempts import AttemptUnit
 from topics.records.records import Batch, LoadedModel
 
-HERE = ServedModels(version="1", engine="e1")
-OTHER = ServedModels(version="2", engine="e2")
+HERE = WarmModel(version="1", engine="e1")
+OTHER = WarmModel(version="2", engine="e2")
 """Jobs of these tests are of version 1."""
 
 
@@ -126,7 +126,7 @@ async def test_the_end_of_a_call_names_its_engine() -> None:
 
 async def test_grants_and_capacity_name_the_version_and_what_is_loaded() -> None:
     adapters = ["a1"]
-    served = ServedModels(version="1", engine="e1", adapters=lambda: adapters)
+    served = WarmModel(version="1", engine="e1", adapters=lambda: adapters)
     replica = BulkReplica(served=served)
     replica.capacity.publish_withdrawal()
     adapters = ["a1", "a2"]

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from topics.records.eligibility import LoadState, required_version
 from topics.records.records import JobRef, LoadedModel
-from topics.records.served_versions import LoadState, required_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModels:
+class WarmModel:
     """The model of a replica that has warmed up.
 
     Without a version the replica serves whatever its pool receives, as releases did before models
@@ -37,5 +37,5 @@ class ServedModels:
         return not self.version or required_version(job) == self.version
 
 
-ANY_VERSION = ServedModels()
+ANY_VERSION = WarmModel()
 """The model of a replica that serves whatever its pool receives."""

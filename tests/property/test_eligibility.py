@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.support.capacity_records import grants_of
 from tests.unit.batcher.builders import capacity
 from tests.unit.batcher.test_dispatcher import Bench
+from topics.records.eligibility import is_served
 from topics.records.records import Capacity, LoadedModel
-from topics.records.served_versions import is_served
 
 VERSIONS = ("v1", "v2", "v3")
 
