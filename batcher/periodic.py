@@ -164,8 +164,8 @@ class PeriodicTasks:
         for name, pool in self.queues.pools.items():
             replicas = self.ledger.best_replicas(name, now_s=now_s) if pool.item_count else None
             if replicas is not None and any(
-                replicas.of(version)
-                for version in {key.required_version for key in pool.batch_keys}
+                replicas.of(required)
+                for required in {key.required_model for key in pool.batch_keys}
             ):
                 return True
         return False

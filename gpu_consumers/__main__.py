@@ -139,11 +139,11 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
 def warm_model(settings: EngineSettings, engine: Engine) -> WarmModel:
     """Return what a replica publishes of its engine, which has started."""
     is_simulated = settings.kind == "simulated"
-    own_hash = getattr(engine, "engine_hash", "")
     return WarmModel(
         version=settings.model_version or "",
-        engine=own_hash or (simulated_engine_hash(settings) if is_simulated else ""),
-        adapters=lambda: sorted(getattr(engine, "adapters", ())),
+        engine=engine.engine_hash or (simulated_engine_hash(settings) if is_simulated else ""),
+        adapters_max=settings.adapters_max,
+        adapters=lambda: sorted(engine.adapters),
     )
 
 

@@ -114,7 +114,7 @@ class Dispatcher:
         limits: BatchLimits | None = None
         limits_of: ReplicaCredit | None = None
         for queue in pool.by_fairness():
-            replica = replicas.of(queue.key.required_version)
+            replica = replicas.of(queue.key.required_model)
             if replica is None:
                 continue
             if limits is None or limits_of is not replica:

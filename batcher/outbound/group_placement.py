@@ -21,7 +21,7 @@ def place_batch(
     only if it is as free: no batch waits at a busy replica while another is idle.
     """
     key = queue.key
-    ring = ledger.ring(key.pool, key.required_version)
+    ring = ledger.ring(key.pool, key.required_model)
     if key.base_version:
         rank = best.rank(now_s)
         replica_id = place_adapter(

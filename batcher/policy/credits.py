@@ -3,18 +3,18 @@
 A replica grants this batcher a cumulative number of items per epoch, on `grants`; a replica of an
 earlier release does so on `capacity`. A grant is void on a new epoch, when the replica reports
 itself unavailable, and after a silence; items sent still count. Work goes to replicas that have its
-model version warm (ADR 107).
+model (ADR 107).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from batcher.policy.hash_ring import HashRing
-from batcher.policy.pool_replicas import PoolReplicas, Versions
+from batcher.policy.pool_replicas import PoolReplicas
 from batcher.policy.replica_index import Rank, ReplicaIndex
-from topics.records.eligibility import is_starting, warm_versions
+from topics.records.eligibility import RequiredModel, RunnableModels, is_starting, runnable_models
 from topics.records.records import Capacity, ReplicaGrants
 
 STALE_S = 1.5
@@ -29,6 +29,8 @@ WINDOW_DECAY = 8
 FORGET_AFTER_S = 24 * 3600.0
 """Silence after which a replica and its count are forgotten; its topic retains no longer past."""
 
+_NO_VERSION = RequiredModel("")
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ReplicaCredit:
@@ -39,7 +41,7 @@ class ReplicaCredit:
     sent: int  # items of the grant that were sent
     read_s: float  # monotonic: when its last grant was read
     free_since_s: float  # when its credit last grew from nothing
-    versions: Versions = frozenset()  # that are warm there; none: any
+    models: RunnableModels = field(default_factory=RunnableModels)
     has_grants: bool = False  # its grants come from `grants`
     window: int = 0  # the largest credit of late: that of the replica without items of this batcher
 
@@ -72,7 +74,7 @@ class ReplicaCredit:
 
 
 class BestReplicas:
-    """The replicas of a pool that get the next batch at one instant, by required version."""
+    """The replicas of a pool that get the next batch at one instant, by required model."""
 
     __slots__ = ("_by_index", "_now_s", "_replicas")
 
@@ -82,10 +84,10 @@ class BestReplicas:
         """`by_index` has the best replica of each index that has one with credit."""
         self._replicas, self._by_index, self._now_s = replicas, by_index, now_s
 
-    def of(self, version: str) -> ReplicaCredit | None:
-        """Return the best replica for work that needs `version`; None if none has credit."""
+    def of(self, required: RequiredModel) -> ReplicaCredit | None:
+        """Return the best replica for work that needs a model; None if none has credit."""
         best: ReplicaCredit | None = None
-        for index in self._replicas.eligible(version):
+        for index in self._replicas.eligible(required):
             found = self._by_index.get(index)
             if found is None or best is None:
                 best = best or found
@@ -144,7 +146,7 @@ class CreditLedger:
             self._apply(
                 capacity,
                 capacity.granted,
-                warm_versions(capacity.models),
+                runnable_models(capacity.models),
                 now_s=now_s,
                 has_grants=False,
             )
@@ -158,14 +160,15 @@ class CreditLedger:
             known is not None
             and known.has_grants
             and _is_same_state(known.capacity, grants)
-            and len(known.versions) == len(grants.versions)
-            and known.versions.issuperset(grants.versions)
+            and len(known.models.versions) == len(grants.versions)
+            and known.models.versions.issuperset(grants.versions)
+            and known.models.takes_adapters is (grants.adapters_max > 0)
         ):
             self._update_granted(known, grants.granted.get(self._batcher_id, 0), now_s)
             return
         capacity = _with_grants(None if known is None else known.capacity, grants)
-        versions = frozenset(grants.versions)
-        self._apply(capacity, grants.granted, versions, now_s=now_s, has_grants=True)
+        models = RunnableModels(frozenset(grants.versions), grants.adapters_max > 0)
+        self._apply(capacity, grants.granted, models, now_s=now_s, has_grants=True)
 
     def _update_granted(self, known: ReplicaCredit, granted: int, now_s: float) -> None:
         """Apply grants of a replica whose state is known: 5,000 a second with 1,000 replicas."""
@@ -182,7 +185,7 @@ class CreditLedger:
         self,
         capacity: Capacity,
         granted: Mapping[str, int],
-        versions: Versions,
+        models: RunnableModels,
         *,
         now_s: float,
         has_grants: bool,
@@ -206,7 +209,7 @@ class CreditLedger:
             self._leave_pool(replica_id, before.pool)
             self._pool_sizes[pool] = self._pool_sizes.get(pool, 0) + 1
         known.capacity, known.granted = capacity, granted.get(self._batcher_id, 0)
-        known.read_s, known.has_grants, known.versions = now_s, has_grants, versions
+        known.read_s, known.has_grants, known.models = now_s, has_grants, models
         if pool not in self._by_pool:
             self._by_pool[pool] = PoolReplicas(self._rank)
         self._mark_changed(known)
@@ -232,22 +235,24 @@ class CreditLedger:
                 by_index[index] = self._replicas[found]
         return BestReplicas(replicas, by_index, now_s) if by_index else None
 
-    def best(self, pool: str, *, now_s: float, version: str = "") -> ReplicaCredit | None:
-        """Return the replica of `pool` that gets the next batch of a version; None without credit.
+    def best(
+        self, pool: str, *, now_s: float, required: RequiredModel = _NO_VERSION
+    ) -> ReplicaCredit | None:
+        """Return the replica of `pool` that gets the next batch of a model; None without credit.
 
-        Without a version, only a replica that serves any version is found.
+        Without a version, only a replica that lists none is found.
         """
         found = self.best_replicas(pool, now_s=now_s)
-        return None if found is None else found.of(version)
+        return None if found is None else found.of(required)
 
-    def is_served(self, pool: str, version: str) -> bool:
-        """Return whether a replica of `pool` that is not silent has `version` warm."""
+    def is_served(self, pool: str, required: RequiredModel) -> bool:
+        """Return whether a replica of `pool` that is not silent may run work of a model."""
         replicas = self._by_pool.get(pool)
-        return replicas is not None and bool(replicas.eligible(version))
+        return replicas is not None and bool(replicas.eligible(required))
 
-    def ring(self, pool: str, version: str = "") -> HashRing:
+    def ring(self, pool: str, required: RequiredModel = _NO_VERSION) -> HashRing:
         """Return the ring of the replicas that `best` considers, with their loads."""
-        ring, missing = self._by_pool[pool].ring(version)
+        ring, missing = self._by_pool[pool].ring(required)
         for replica_id in missing:
             known = self._replicas[replica_id]
             ring.set_load(replica_id, known.load, max(1, known.capacity.concurrency))
@@ -307,7 +312,7 @@ class CreditLedger:
 
     def _mark_changed(self, known: ReplicaCredit) -> None:
         capacity = known.capacity
-        self._by_pool[capacity.pool].mark_changed(capacity.replica_id, known.versions)
+        self._by_pool[capacity.pool].mark_changed(capacity.replica_id, known.models)
         self._update_load(known)
 
     def _update_load(self, known: ReplicaCredit) -> None:

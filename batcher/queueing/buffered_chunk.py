@@ -4,6 +4,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from batcher.faust_app.ordered_acks import AckTicket
+from topics.records.eligibility import RequiredModel
 from topics.records.records import Chunk, Item, JobRef
 
 ITEM_OVERHEAD_BYTES = 200
@@ -27,9 +28,9 @@ class BatchKey(NamedTuple):
     base_version: str = ""  # of an adapter: the version of the model that it adapts
 
     @property
-    def required_version(self) -> str:
-        """The version of a base model that a replica must have warm."""
-        return self.base_version or self.model_version
+    def required_model(self) -> RequiredModel:
+        """What a replica must have to run the items."""
+        return RequiredModel(self.base_version or self.model_version, bool(self.base_version))
 
 
 def batch_key_of(job: JobRef) -> BatchKey:

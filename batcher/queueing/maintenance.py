@@ -11,7 +11,7 @@ from batcher.policy.credits import CreditLedger
 from batcher.queueing.drop_policy import ObsoleteItems
 from batcher.queueing.queues import Queues
 from core.clock import Clock
-from topics.records.eligibility import required_version
+from topics.records.eligibility import required_model
 
 PIN_GAIN: Final = {"bulk": 4.0, "interactive": 1.0}
 """By class: bytes of finished records per byte that is rewritten to have them committed.
@@ -96,7 +96,7 @@ class QueueMaintenance:
                 return
             # The first chunk also makes space for pools without recent arrivals.
             pools = recent if count else with_credit
-            is_served = self.ledger.is_served(chunk.job.pool, required_version(chunk.job))
+            is_served = self.ledger.is_served(chunk.job.pool, required_model(chunk.job))
             own = {chunk.job.pool} if is_served else set()
             crowds_out = was_full and pools - own
             if chunk.ticket in pinning or crowds_out:

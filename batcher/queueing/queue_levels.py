@@ -20,6 +20,7 @@ from batcher.policy.tenant_order import TenantOrder
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from batcher.queueing.prefix_groups import PrefixGroups
 from core.tenant_claims import PLAIN_CLAIM, TenantClaim
+from topics.records.eligibility import RequiredModel
 from topics.records.records import JobRef
 
 UNAPPLIED_MAX: Final = 1_000
@@ -268,15 +269,15 @@ class PoolQueue:
             if (tenant := queue.tenants.get(tenant_id)) is not None:
                 tenant.correct(job_id, correction)
 
-    def unserved_items(self, is_served: Callable[[str], bool]) -> int:
-        """Return the items whose model version is not served."""
+    def unserved_items(self, is_served: Callable[[RequiredModel], bool]) -> int:
+        """Return the items that no replica may run."""
         return sum(
             queue.item_count
             for key, queue in self.batch_keys.items()
-            if not is_served(key.required_version)
+            if not is_served(key.required_model)
         )
 
-    def end_credit_of_blocked(self, is_served: Callable[[str], bool]) -> None:
+    def end_credit_of_blocked(self, is_served: Callable[[RequiredModel], bool]) -> None:
         """Treat tenants all of whose items wait for a version that is not served as without work.
 
         They start again at the lowest counter of the others. Else their low counters would be the
@@ -285,7 +286,7 @@ class PoolQueue:
         served = {
             tenant_id
             for key, queue in self.batch_keys.items()
-            if is_served(key.required_version)
+            if is_served(key.required_model)
             for tenant_id in queue.tenants
         }
         if not served or len(served) == len(self.claims):

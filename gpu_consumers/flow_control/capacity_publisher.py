@@ -239,6 +239,7 @@ class CapacityPublisher:
             available=limit > 0 and bool(self._partitions),
             in_danger=self._has_suspects(),
             versions=identity.served.versions,
+            adapters_max=identity.served.adapters_max,
         )
         if is_repetition and not self._is_due(grants, limit, now_s):
             return

@@ -16,7 +16,7 @@ from jobs.expansion.cursors import ExpansionCursor
 from jobs.expansion.item_models import ItemModels, ref_of_model
 from jobs.expansion.known_claims import CLAIM_COLUMNS, claim_in
 from jobs.expansion.load_sums import JobLoad
-from jobs.expansion.pool_versions import SEPARATOR
+from jobs.expansion.pool_versions import ADAPTER_MARK, SEPARATOR
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
@@ -109,7 +109,8 @@ _ITEM_BYTES: Final = sa.cast(
 
 _PIN: Final = sa.func.jsonb_each(jobs.c.models).table_valued("value").alias("pin")
 _PINNED: Final = sa.func.coalesce(
-    sa.func.nullif(_PIN.c.value.op("->>")("base_version"), ""), _PIN.c.value.op("->>")("version")
+    sa.func.nullif(_PIN.c.value.op("->>")("base_version"), "") + ADAPTER_MARK,
+    _PIN.c.value.op("->>")("version"),
 )
 # Of a file with several models, or one of an adapter, `models` has the versions; see
 # `required_versions`.

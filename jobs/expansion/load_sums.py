@@ -39,7 +39,7 @@ class JobLoad(NamedTuple):
     deadline_s: float = 0.0  # seconds since the epoch
     not_before_s: float = 0.0  # the same; no item is emitted before
     bulk_hours: str = ""  # of the job; empty: it has none of its own
-    required_versions: str = ""  # of base models, one in each line
+    required_versions: str = ""  # one in each line; see `required_versions`
     opens_s: float = 0.0  # when its items may be emitted; 0: now
 
     @property

@@ -8,37 +8,61 @@ nothing, until a replica has its version warm.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from topics.records.eligibility import warm_versions
+from topics.records.eligibility import may_be_listed, runnable_models
 from topics.records.records import Capacity
 
 PoolVersions: TypeAlias = Mapping[str, frozenset[str]]
-"""The versions that replicas have warm, of pools that do not run every version."""
+"""The versions that replicas have warm, of pools whose replicas list versions.
+
+`UNLISTED` is among them if a replica lists none. A version with `ADAPTER_MARK` at its end is
+warm at a replica that takes adapters of it.
+"""
+
+UNLISTED: Final = ""
+
+ADAPTER_MARK: Final = "+"
+"""At the end of a version: its adapters, or one of them."""
 
 SEPARATOR: Final = "\n"
 """Between the versions that a job needs, in the text that a load has."""
 
 
 def versions_by_pool(capacities: Iterable[Capacity]) -> dict[str, frozenset[str]]:
-    """Return what the available replicas of each pool have warm.
+    """Return what the available replicas of each pool can run.
 
-    Without pools that have a replica for every version, and without those that have none at all.
+    Without pools whose replicas list no versions.
     """
     found: dict[str, frozenset[str]] = {}
-    any_version: set[str] = set()
     for capacity in capacities:
         if not capacity.available:
             continue
-        versions = warm_versions(capacity.models)
-        if not versions:
-            any_version.add(capacity.pool)
+        models = runnable_models(capacity.models)
+        versions = models.versions or frozenset({UNLISTED})
+        if models.takes_adapters:
+            versions |= {version + ADAPTER_MARK for version in versions}
         found[capacity.pool] = found.get(capacity.pool, frozenset()) | versions
-    return {pool: versions for pool, versions in found.items() if pool not in any_version}
+    return {pool: versions for pool, versions in found.items() if versions != {UNLISTED}}
 
 
 def has_versions(pools: PoolVersions, pool: str, required: str) -> bool:
-    """Return whether a pool has all versions of a text of versions, as far as it is known."""
+    """Return whether a pool can run all versions of a text of versions, as far as it is known."""
     known = pools.get(pool)
-    return known is None or required in known or known.issuperset(required.split(SEPARATOR))
+    if known is None or required in known:
+        return True
+    return all(_has_version(known, version) for version in required.split(SEPARATOR))
+
+
+def _has_version(known: frozenset[str], version: str) -> bool:
+    if version in known:
+        return True
+    if UNLISTED not in known or version.endswith(ADAPTER_MARK):
+        return False
+    return not may_be_listed(version, was_listed=False, pool_lists=True)
+
+
+def required_text(version: str, base_version: str) -> str:
+    """Return the version of a model, or that of an adapter's base, as a job needs it."""
+    return base_version + ADAPTER_MARK if base_version else version
 
 
 def required_versions(row: Any) -> str:
@@ -46,7 +70,9 @@ def required_versions(row: Any) -> str:
     pins: Mapping[str, Mapping[str, str]] | None = row.models
     if not pins:
         return str(row.model_version)
-    of_pins = {pin.get("base_version") or pin["version"] for pin in pins.values()}
+    of_pins = {
+        required_text(pin["version"], pin.get("base_version") or "") for pin in pins.values()
+    }
     return SEPARATOR.join(sorted(of_pins))
 
 

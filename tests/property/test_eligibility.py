@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 from tests.support.capacity_records import grants_of
 from tests.unit.batcher.builders import capacity
 from tests.unit.batcher.test_dispatcher import Bench
-from topics.records.eligibility import is_served
+from topics.records.eligibility import RequiredModel
 from topics.records.records import Capacity, LoadedModel
 
-VERSIONS = ("v1", "v2", "v3")
+VERSIONS = ("1" * 64, "2" * 64, "v3")
+"""Two digests, and a version that was registered without one."""
+
+
+def one_version(version: str) -> frozenset[str]:
+    """Return the versions of a replica that has one."""
+    return frozenset({version})
 
 
 @dataclass(frozen=True)
@@ -21,16 +27,21 @@ class Replica:
 
     versions: frozenset[str]
     publishes_grants: bool
+    takes_adapters: bool
 
     def grant(self, bench: Bench, number: int, granted: int) -> None:
         """Publish grants as a release with or without `grants` does."""
-        models = [LoadedModel(version, "warm") for version in sorted(self.versions)]
+        models = [
+            LoadedModel(version, "warm", adapters_max=int(self.takes_adapters))
+            for version in sorted(self.versions)
+        ]
         known: Capacity = capacity(
             granted, replica_id=f"r{number}", items_per_s=1000.0, models=models
         )
         now_s = bench.clock.now_s
         if self.publishes_grants:
-            grants = grants_of(known, {"b": granted}, versions=sorted(self.versions))
+            adapters_max, versions = int(self.takes_adapters), sorted(self.versions)
+            grants = grants_of(known, {"b": granted}, versions, adapters_max)
             bench.ledger.record_grants(grants, now_s=now_s)
         else:
             bench.ledger.record_capacity(known, now_s=now_s)
@@ -55,7 +66,8 @@ class Work:
 replicas_of_pool = st.lists(
     st.builds(
         Replica,
-        st.sampled_from([frozenset(), frozenset({"v1"}), frozenset({"v2"}), frozenset(VERSIONS)]),
+        st.sampled_from([frozenset[str](), frozenset(VERSIONS), *map(one_version, VERSIONS)]),
+        st.booleans(),
         st.booleans(),
     ),
     min_size=1,
@@ -66,9 +78,20 @@ work_of_pool = st.lists(
 )
 
 
+def may_run(required: RequiredModel, replica: Replica, replicas: list[Replica]) -> bool:
+    """Return whether work may run at a replica of a pool, in other words than the batcher's."""
+    version, has_adapter = required
+    if version in replica.versions:
+        return replica.takes_adapters or not has_adapter
+    if replica.versions or has_adapter:
+        return False
+    listed = frozenset().union(*(one.versions for one in replicas))
+    return version not in listed and not (listed and len(version) == 64)
+
+
 def check_sent(bench: Bench, replicas: list[Replica]) -> None:
     for name, key, _ in bench.recorder.sent:
-        assert is_served(key.required_version, replicas[int(name[1:])].versions)
+        assert may_run(key.required_model, replicas[int(name[1:])], replicas)
 
 
 @settings(deadline=None)
@@ -86,7 +109,7 @@ def test_a_batch_goes_to_a_replica_with_its_version_and_none_waits_beside_credit
     now_s = bench.clock.now_s
     for key in bench.queues.pools["p"].batch_keys if work else ():
         for number, replica in enumerate(replicas):
-            if is_served(key.required_version, replica.versions):
+            if may_run(key.required_model, replica, replicas):
                 assert not bench.ledger.available(f"r{number}", now_s=now_s)
 
 
@@ -107,11 +130,13 @@ def test_all_versions_that_a_replica_has_finish_and_others_wait(
             check_sent(bench, replicas)
             bench.recorder.sent.clear()
             replicas = [*replicas]
-            replicas[changed] = Replica(frozenset({"v3"}), publishes_grants=True)
+            replicas[changed] = Replica(
+                one_version("v3"), publishes_grants=True, takes_adapters=False
+            )
     check_sent(bench, replicas)
     waiting = bench.queues.pools["p"].batch_keys if work else {}
     assert not [
         key
         for key in waiting
-        if any(is_served(key.required_version, replica.versions) for replica in replicas)
+        if any(may_run(key.required_model, replica, replicas) for replica in replicas)
     ]

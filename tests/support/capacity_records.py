@@ -41,7 +41,7 @@ def capacity_record(
 
 
 def grants_of(
-    capacity: Capacity, granted: dict[str, int], versions: Sequence[str] = ()
+    capacity: Capacity, granted: dict[str, int], versions: Sequence[str] = (), adapters_max: int = 0
 ) -> ReplicaGrants:
     """Return the grants that a replica in this state publishes."""
     return ReplicaGrants(
@@ -53,4 +53,5 @@ def grants_of(
         granted,
         capacity.concurrency,
         versions=[*versions],
+        adapters_max=adapters_max,
     )

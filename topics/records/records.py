@@ -233,6 +233,8 @@ class LoadedModel(Record, frozen=True):
     state: str  # `loading`, `warm` or `refused`
     engine: str = ""  # hash of vLLM's version, the device and the resolved options, once warm
     adapters: list[str] = []  # versions of the adapters that the engine holds
+    reason: str = ""  # of `refused`: the label of `millrace_model_refused_total`
+    adapters_max: int = 0  # adapters that the engine loads at once; 0: it takes none
 
 
 class Capacity(Record, frozen=True):
@@ -273,7 +275,8 @@ class ReplicaGrants(Record, frozen=True):
     concurrency: int
     available: bool = True
     in_danger: bool = False
-    versions: list[str] = []  # of base models that are warm here; none: any
+    versions: list[str] = []  # of base models that are warm here; none: not known by content
+    adapters_max: int = 0  # adapters that the engine loads at once; 0: it takes none
 
 
 class Demand(Record, frozen=True):

@@ -15,9 +15,9 @@ from api.online.call_errors import retry_after_seconds
 from api.online.exchange import RawHeaders
 from api.runtime.token_bucket import TokenBucket
 from jobs.expansion.pool_capacity import sum_by_pool
-from jobs.expansion.pool_versions import PoolVersions, has_versions, versions_by_pool
+from jobs.expansion.pool_versions import PoolVersions, has_versions, required_text, versions_by_pool
 from jobs.expansion.windows import PoolCapacity
-from topics.records.eligibility import is_starting, required_version
+from topics.records.eligibility import is_starting
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef
 from topics.tail_readers.tail_reader_thread import decode_records
@@ -82,7 +82,10 @@ class PoolStates:
         """Whether a replica accepts calls of the pool and model version of a job."""
         if job.pool not in self._pools:
             return False
-        return has_versions(self._versions, job.pool, required_version(job))
+        if job.base_version and job.pool not in self._versions:
+            return False  # replicas that list no versions take no adapters
+        needed = required_text(job.model_version, job.base_version)
+        return has_versions(self._versions, job.pool, needed)
 
     def last_seen_s(self, pool: str) -> float:
         """Return when a replica of the pool last reported, draining replicas included."""

@@ -64,10 +64,24 @@ def test_only_a_replica_with_the_version_of_a_call_serves_it() -> None:
     assert not pools.serves(job)
     pools.apply_records([record("a", models=[LoadedModel("v2", "warm")])], now_s=1.0)
     assert not pools.serves(job)
-    pools.apply_records([record("b", models=[LoadedModel("v1", "warm")])], now_s=1.0)
+    pools.apply_records(
+        [record("b", models=[LoadedModel("v1", "warm", adapters_max=1)])], now_s=1.0
+    )
     assert pools.serves(job)
-    pools.apply_records([record("b", models=[], epoch=2)], now_s=1.0)
-    assert pools.serves(job)  # of an earlier release
+    pools.apply_records([record("b", models=[LoadedModel("v1", "warm")])], now_s=1.0)
+    assert not pools.serves(job)  # it takes no adapters
+
+
+def test_a_replica_that_lists_no_versions_serves_no_adapter() -> None:
+    pools = PoolStates(since_s=0.0)
+    adapter = job_ref(pool="p", model_version="a1", base_version="v1")
+    pools.apply_records([record("of an earlier release", models=[])], now_s=1.0)
+    assert pools.serves(job_ref(pool="p", model_version="3" * 64))
+    assert not pools.serves(adapter)
+    pools.apply_records([record("b", models=[LoadedModel("1" * 64, "warm")])], now_s=1.0)
+    assert not pools.serves(adapter)
+    assert not pools.serves(job_ref(pool="p", model_version="3" * 64))
+    assert pools.serves(job_ref(pool="p", model_version="registered without a digest"))
 
 
 def test_a_replica_that_loads_its_model_is_shown_and_counts_for_nothing() -> None:

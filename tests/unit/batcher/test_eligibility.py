@@ -6,12 +6,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.capacity_records import grants_of
 from tests.unit.batcher.builders import capacity
 from tests.unit.batcher.test_dispatcher import Bench
 from tests.unit.batcher.test_queue_maintenance import Bench as MaintenanceBench
+from topics.records.eligibility import RequiredModel
 from topics.records.records import LoadedModel
+
+SIGNED, OTHER_SIGNED, SETTINGS = "1" * 64, "2" * 64, "3" * 64
 
 
 class VersionBench(Bench):
@@ -20,8 +24,11 @@ class VersionBench(Bench):
     def __init__(self) -> None:
         super().__init__(wait_s_max=0.0)
 
-    def serve(self, version: str, count: int, *, replica: str = "r", **fields: Any) -> None:
-        self.grant(count, replica=replica, models=[LoadedModel(version, "warm")], **fields)
+    def serve(
+        self, version: str, count: int, *, replica: str = "r", adapters_max: int = 4, **fields: Any
+    ) -> None:
+        model = LoadedModel(version, "warm", adapters_max=adapters_max)
+        self.grant(count, replica=replica, models=[model], **fields)
 
 
 @pytest.fixture
@@ -51,6 +58,57 @@ def test_items_of_an_adapter_need_the_version_of_its_base_model(bench: VersionBe
     assert bench.recorder.replicas() == ["r"]
 
 
+def test_items_of_an_adapter_go_only_to_replicas_that_take_adapters(bench: VersionBench) -> None:
+    """Others would run the base model, or fail the items."""
+    bench.items(5, model_version="a1", base_version="v1")
+    bench.grant(100, replica="of an earlier release")
+    bench.serve("v1", 100, replica="without adapters", adapters_max=0)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sent == []
+    grants = grants_of(capacity(0, replica_id="r"), {"b": 100}, versions=["v1"])
+    bench.ledger.record_grants(grants, now_s=bench.clock.now_s)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sent == []
+    with_adapters = replace(grants, adapters_max=1)
+    bench.ledger.record_grants(with_adapters, now_s=bench.clock.now_s)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.replicas() == ["r"]
+
+
+def test_signed_versions_go_only_to_replicas_that_list_them(bench: VersionBench) -> None:
+    """A replica that lists none would run the weights that it has, without a word."""
+    bench.grant(100, replica="of an earlier release")
+    bench.serve(OTHER_SIGNED, 100, replica="other")
+    bench.items(5, job=1, model_version=SIGNED)
+    bench.items(5, job=2, model_version="1")  # registered without a digest
+    bench.dispatcher.dispatch()
+    assert (bench.recorder.jobs(), bench.recorder.replicas()) == ([2], ["of an earlier release"])
+    bench.serve(SIGNED, 100)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.replicas()[1:] == ["r"]
+
+
+def test_listed_versions_stay_so_after_their_replicas_have_left(bench: VersionBench) -> None:
+    """A digest of settings, which replicas do not list, runs again once none lists versions."""
+    bench.serve(SIGNED, 100)
+    bench.clock.advance(10.0)
+    bench.ledger.forget_silent_replicas(now_s=bench.clock.now_s)
+    bench.grant(100, replica="of an earlier release")
+    for number, version in enumerate((SIGNED, SETTINGS), 1):
+        bench.items(5, job=number, model_version=version)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.jobs() == [2]
+
+
+def test_digests_of_settings_run_where_no_replica_lists_versions(bench: VersionBench) -> None:
+    """The pools of HTTP servers and simulated engines, in which versions follow each other."""
+    for number, version in enumerate((SETTINGS, OTHER_SIGNED), 1):
+        bench.items(5, job=number, model_version=version)
+    bench.grant(100)
+    bench.dispatcher.dispatch()
+    assert sorted(bench.recorder.jobs()) == [1, 2]
+
+
 @pytest.mark.parametrize("state", ["loading", "refused"])
 def test_replica_that_does_not_serve_yet_is_ignored(bench: VersionBench, state: str) -> None:
     bench.items(5, model_version="v1")
@@ -73,11 +131,11 @@ def test_versions_follow_the_grants_of_a_replica(bench: VersionBench) -> None:
     for version in ("v1", "v2"):
         grants = grants_of(known, {"b": 100}, versions=[version])
         bench.ledger.record_grants(grants, now_s=bench.clock.now_s)
-        assert bench.ledger.is_served("p", version)
-    assert not bench.ledger.is_served("p", "v1")
+        assert bench.ledger.is_served("p", RequiredModel(version))
+    assert not bench.ledger.is_served("p", RequiredModel("v1"))
     bench.clock.advance(10.0)
     bench.ledger.forget_silent_replicas(now_s=bench.clock.now_s)
-    assert not bench.ledger.is_served("p", "v2")
+    assert not bench.ledger.is_served("p", RequiredModel("v2"))
 
 
 def test_batches_of_an_adapter_keep_to_one_replica(bench: VersionBench) -> None:

@@ -1,5 +1,6 @@
 """Goal: work of another version is requeued without a trace, and answers name their engine."""
 
+from dataclasses import replace as replace_model
 from uuid import UUID
 
 import pytest
@@ -7,7 +8,7 @@ from msgspec.structs import replace
 
 from gpu_consumers.bulk import batch_execution
 from gpu_consumers.engines.error_answers import error_code_of
-from gpu_consumers.flow_control.warm_model import WarmModel
+from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.online import call_execution
 from gpu_consumers.online.call_execution import OTHER_VERSION_MAX
 from tests.unit.gpu_consumers.fakes import MemoryAttemptLog
@@ -18,6 +19,14 @@ from topics.records.records import Batch, LoadedModel
 HERE = WarmModel(version="1", engine="e1")
 OTHER = WarmModel(version="2", engine="e2")
 """Jobs of these tests are of version 1."""
+
+
+def adapter_batch(base_version: str) -> Batch:
+    """Return a batch of one item of an adapter."""
+    batch = batch_of(b"1")
+    (part,) = batch.parts
+    job = replace(part.job, model_version="of the adapter", base_version=base_version)
+    return Batch(batch.batch_id, "b", [replace(part, job=job)])
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +61,19 @@ async def test_a_batch_runs_where_its_version_is() -> None:
 
 
 async def test_an_adapter_runs_where_its_base_model_is() -> None:
-    replica = BulkReplica(served=OTHER)
-    (part,) = batch_of(b"1").parts
-    job = replace(part.job, model_version="of the adapter", base_version="2")
-    replica.start_batch(Batch(batch_of().batch_id, "b", [replace(part, job=job)]))
+    replica = BulkReplica(served=replace_model(OTHER, adapters_max=1))
+    replica.start_batch(adapter_batch("2"))
     await replica.wait_ended()
     assert len(replica.log.outcomes) == 1
+
+
+@pytest.mark.parametrize("served", [OTHER, ANY_VERSION])
+async def test_an_adapter_is_requeued_where_none_is_taken(served: WarmModel) -> None:
+    replica = BulkReplica(served=served)
+    replica.start_batch(adapter_batch("2"))
+    await replica.wait_ended()
+    assert (replica.log.requeued_indexes, replica.log.outcomes) == ([0], [])
+    assert replica.engine.executed == []
 
 
 async def test_a_redelivered_batch_of_another_version_is_requeued_without_quarantine() -> None:
@@ -126,15 +142,15 @@ async def test_the_end_of_a_call_names_its_engine() -> None:
 
 async def test_grants_and_capacity_name_the_version_and_what_is_loaded() -> None:
     adapters = ["a1"]
-    served = WarmModel(version="1", engine="e1", adapters=lambda: adapters)
+    served = WarmModel(version="1", engine="e1", adapters_max=4, adapters=lambda: adapters)
     replica = BulkReplica(served=served)
     replica.capacity.publish_withdrawal()
     adapters = ["a1", "a2"]
     replica.capacity.publish_withdrawal()
-    assert [grants.versions for grants in replica.log.grants] == [["1"], ["1"]]
+    assert [(one.versions, one.adapters_max) for one in replica.log.grants] == [(["1"], 4)] * 2
     assert [one.models for one in replica.log.capacities] == [
-        [LoadedModel("1", "warm", "e1", ["a1"])],
-        [LoadedModel("1", "warm", "e1", ["a1", "a2"])],
+        [LoadedModel("1", "warm", "e1", ["a1"], adapters_max=4)],
+        [LoadedModel("1", "warm", "e1", ["a1", "a2"], adapters_max=4)],
     ]
 
 

@@ -139,5 +139,13 @@ def test_the_versions_of_a_pool_are_those_of_its_available_replicas() -> None:
         models = [LoadedModel(version, "warm")]
         capacities.update([capacity_record(replica, available=available, models=models)])
     assert capacities.versions() == {"pool-small": frozenset({"v1", "v2"})}
+    with_adapters = [LoadedModel("v2", "warm", adapters_max=1)]
+    capacities.update([capacity_record("r2", models=with_adapters)])
+    capacities.update([capacity_record("of an earlier release")])
+    assert capacities.versions() == {"pool-small": frozenset({"v1", "v2", "v2+", ""})}
+
+
+def test_a_pool_whose_replicas_list_no_versions_is_not_limited() -> None:
+    capacities = PoolCapacities(ManualClock())
     capacities.update([capacity_record("of an earlier release")])
     assert capacities.versions() == {}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jobs.expansion.load_cache import OpenLoads
 from jobs.expansion.load_sums import JobLoad, LoadSums
-from jobs.expansion.pool_versions import has_versions
+from jobs.expansion.pool_versions import UNLISTED, has_versions, required_text
 
 POOLS = ("p", "q")
 VERSIONS = ("v1", "v2", "v1\nv2")
@@ -65,3 +65,16 @@ def test_a_job_needs_all_of_its_versions() -> None:
     assert has_versions(pools, "p", "v1\nv3")
     assert not has_versions(pools, "p", "v1\nv2")
     assert has_versions(pools, "q", "v2")  # nothing is known of its replicas
+
+
+def test_a_replica_that_lists_no_versions_runs_what_is_not_a_digest() -> None:
+    digest = "1" * 64
+    pools = {"p": frozenset({digest, UNLISTED})}
+    assert has_versions(pools, "p", f"{digest}\nwithout a digest")
+    assert not has_versions(pools, "p", "2" * 64)
+
+
+def test_an_adapter_needs_a_replica_of_its_base_that_takes_adapters() -> None:
+    needed = required_text("a1", "v1")
+    assert not has_versions({"p": frozenset({"v1", UNLISTED})}, "p", needed)
+    assert has_versions({"p": frozenset({"v1", "v1+"})}, "p", f"v1\n{needed}")
