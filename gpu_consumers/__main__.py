@@ -114,7 +114,7 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             start = start_engine(engine, engine_settings, loading, stop)
             await asyncio.gather(start, processes.read_predecessors())
             await warm_up_engine(engine, engine_settings, loading, stop)
-        await processes.rest(stop)
+            await processes.rest(stop)
         replica, closing = build_replica(
             settings,
             kafka,
@@ -151,7 +151,10 @@ def warm_model(settings: EngineSettings, engine: Engine) -> WarmModel:
 async def _loading(
     settings: ReplicaSettings, kafka: KafkaSettings, engine: EngineSettings, replica_id: str
 ) -> AsyncIterator[LoadingState]:
-    """Publish during the block that the model loads, if that takes long or it has a version."""
+    """Publish during the block that the model loads, if that takes long or it has a version.
+
+    It lasts until the replica is built, whose first record replaces those of the block.
+    """
     producer = RecordProducer(kafka, client_id=f"{replica_id}-loading", linger_ms=0)
     version = engine.model_version or ""
     loading = LoadingState(producer, replica_id, settings.pool, classes_of(settings), version)

@@ -1,5 +1,6 @@
 """Routes of operators for what the installation has: pools, replicas, topics, audit log."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -90,6 +91,7 @@ def _pool_object(
             "available_replicas": sum(report.available for report in of_class),
             "loading_replicas": sum(_has_state(report, LoadState.LOADING) for report in of_class),
             "refused_replicas": sum(_has_state(report, LoadState.REFUSED) for report in of_class),
+            "refusals": dict(Counter(_refusal_reasons(of_class))),
             "warm_versions": sorted(
                 {one for r in of_class if r.available for one in warm_versions(r.models)}
             ),
@@ -122,10 +124,17 @@ def _replica_object(capacity: Capacity) -> dict[str, object]:
                 "state": model.state,
                 "engine_hash": model.engine or None,
                 "adapters": list(model.adapters),
+                "adapters_max": model.adapters_max,
+                "reason": model.reason or None,
             }
             for model in capacity.models
         ],
     }
+
+
+def _refusal_reasons(reports: Sequence[Capacity]) -> list[str]:
+    """Return why each replica that refused its model did so."""
+    return sorted(model.reason for report in reports for model in report.models if model.reason)
 
 
 def _has_state(capacity: Capacity, state: LoadState) -> bool:

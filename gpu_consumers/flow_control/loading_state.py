@@ -6,9 +6,11 @@ a serving replica replaces it.
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Protocol
 
+from gpu_consumers.weights.errors import ModelRefusedError
 from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError
 from topics.records.catalogue import CAPACITY
@@ -17,20 +19,20 @@ from topics.records.eligibility import LoadState
 from topics.records.records import Capacity, LoadedModel
 
 REPEAT_S: Final = 1.0
-"""Interval of the records while the event loop is not blocked; vLLM blocks it while it loads."""
+"""Interval of the records. Readers drop a replica that is silent for three times that."""
 
 _FLUSH_S: Final = 5.0
 
 
 class FlushedSender(RecordSender, Protocol):
-    """Sends records, and waits until they are acknowledged."""
+    """Sends records, from any thread, and waits until they are acknowledged."""
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Return when all are acknowledged. Raises DeliveryError."""
 
 
 class LoadingState:
-    """The state of a replica that does not serve yet. Used on the event loop."""
+    """The state of a replica that does not serve yet."""
 
     def __init__(
         self,
@@ -42,30 +44,48 @@ class LoadingState:
     ) -> None:
         """`version` is that of the model; empty for one without a version by content."""
         self._producer, self._replica_id, self._pool = producer, replica_id, pool
-        self._job_classes, self._version = job_classes, version
-        self._state = LoadState.LOADING
+        self._job_classes = job_classes
+        self._lock = threading.Lock()  # records of an earlier state never follow those of a later
+        self._model = LoadedModel(version, LoadState.LOADING.value)
 
     @contextlib.asynccontextmanager
     async def published(self) -> AsyncIterator[None]:
-        """Publish the state repeatedly during the block, at once before anything blocks."""
+        """Publish the state at once and repeatedly during the block; nothing of it follows.
+
+        A thread repeats it: vLLM blocks the event loop for minutes while it loads.
+        """
         self._publish(flushes=True)
-        repeating = asyncio.create_task(self._repeat())
+        ended = threading.Event()
+        thread = threading.Thread(
+            target=self._repeat, args=(ended,), name="loading-state", daemon=True
+        )
+        thread.start()
         try:
             yield
         finally:
-            repeating.cancel()
+            ended.set()
+            await asyncio.to_thread(thread.join)
 
-    def refuse(self, _reason: object = None) -> None:
-        """Publish from now on that this replica has refused its model."""
-        self._state = LoadState.REFUSED
+    def refuse(self, refusal: ModelRefusedError) -> None:
+        """Publish from now on that this replica has refused its model, and why."""
+        with self._lock:
+            self._model = LoadedModel(
+                self._model.version, LoadState.REFUSED.value, reason=refusal.reason.value
+            )
         self._publish(flushes=True)
 
-    async def _repeat(self) -> None:
-        while True:
-            await asyncio.sleep(REPEAT_S)
+    def _repeat(self, ended: threading.Event) -> None:
+        while not ended.wait(REPEAT_S):
             self._publish(flushes=False)
 
     def _publish(self, *, flushes: bool) -> None:
+        with contextlib.suppress(DeliveryError):  # it only informs
+            with self._lock:
+                self._send()
+            if flushes:
+                self._producer.flush(_FLUSH_S)
+
+    def _send(self) -> None:
         for job_class in self._job_classes:
             capacity = Capacity(
                 replica_id=self._replica_id,
@@ -77,7 +97,7 @@ class LoadingState:
                 items_per_s=0.0,
                 concurrency=0,
                 available=False,
-                models=[LoadedModel(self._version, self._state.value)],
+                models=[self._model],
             )
             self._producer.send(
                 CAPACITY.name,
@@ -86,6 +106,3 @@ class LoadingState:
                 key=f"{self._pool}:{self._replica_id}:{job_class}".encode(),
                 headers=kind_headers(Capacity),
             )
-        if flushes:
-            with contextlib.suppress(DeliveryError):  # it only informs
-                self._producer.flush(_FLUSH_S)

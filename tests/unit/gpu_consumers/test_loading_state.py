@@ -1,12 +1,14 @@
 """Goal: operators see a replica that loads or refuses its model, and nothing counts it."""
 
-import asyncio
+import threading
+from typing import Any
 
 import pytest
 
 from gpu_consumers.flow_control import loading_state
 from gpu_consumers.flow_control.loading_state import LoadingState
-from tests.support.until import until_true
+from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
+from tests.support.until import until
 from tests.unit.gpu_consumers.fakes import RecordingProducer
 from topics.errors import DeliveryPendingError
 from topics.records.eligibility import is_starting
@@ -20,6 +22,13 @@ class FlushedProducer(RecordingProducer):
         super().__init__()
         self.flushed: list[int] = []
         self.is_away = False
+        self.failures = 0  # of the next records
+
+    def send(self, *args: Any, **kwargs: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise DeliveryPendingError
+        super().send(*args, **kwargs)
 
     def flush(self, timeout_s: float | None = None) -> None:
         self.flushed.append(len(self.capacities))
@@ -42,17 +51,26 @@ async def test_loading_is_published_before_anything_blocks() -> None:
         assert (one.available, one.partitions, one.granted, one.epoch) == (False, [], {}, 0)
 
 
-async def test_the_state_is_repeated_until_the_block_ends(
+async def test_the_state_is_repeated_while_the_event_loop_is_blocked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loading_state, "REPEAT_S", 0.0)
+    monkeypatch.setattr(loading_state, "REPEAT_S", 0.001)
     producer = FlushedProducer()
     async with state(producer).published():
-        await until_true(lambda: len(producer.capacities) >= 6)
-    count = len(producer.capacities)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert len(producer.capacities) == count
+        until(lambda: len(producer.capacities) >= 6, timeout_s=10.0)  # blocks, as vLLM does
+    assert "loading-state" not in {thread.name for thread in threading.enumerate()}
+    assert len(producer.capacities) % 2 == 0  # those of both classes, to the last
+
+
+async def test_a_failed_delivery_does_not_end_the_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading_state, "REPEAT_S", 0.001)
+    producer = FlushedProducer()
+    producer.failures = 3
+    async with state(producer).published():
+        until(lambda: len(producer.capacities) >= 2, timeout_s=10.0)
+    assert producer.failures == 0
 
 
 async def test_a_refusal_is_published_at_once_and_a_broker_that_is_away_ends_nothing() -> None:
@@ -60,9 +78,10 @@ async def test_a_refusal_is_published_at_once_and_a_broker_that_is_away_ends_not
     producer.is_away = True
     loading = state(producer)
     async with loading.published():
-        loading.refuse()
+        loading.refuse(ModelRefusedError(RefusalReason.SIGNATURE, "the key does not fit"))
     assert [one.models[0].state for one in producer.capacities] == [
         *["loading"] * 2,
         *["refused"] * 2,
     ]
+    assert [one.models[0].reason for one in producer.capacities] == ["", "", *["signature"] * 2]
     assert producer.flushed == [2, 4]
