@@ -10,6 +10,7 @@ from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution
+from gpu_consumers.bulk.other_versions import abort_other_version
 from gpu_consumers.bulk.waiting_batches import WaitingBatches
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, PoolHealth
 from gpu_consumers.inflight.batch_run import (
@@ -118,7 +119,7 @@ class BulkWorker:
                 status = await self.quarantine.run_redelivered(run)
             elif run.items:
                 if run.has_other_version:
-                    await self.execution.abort_other_version(run)
+                    await abort_other_version(run)
                 began_s = self.clock.monotonic_s()
                 work = self.execution.execute_items(run, range(len(run.items)))
                 status = await run.until_aborted(work)

@@ -9,13 +9,13 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError
 from core.stages import NO_STAGE_TIMES, Stage, StageTimes, whole_ms
 from gpu_consumers import metrics
 from gpu_consumers.adapters.adapter_slots import adapter_of
+from gpu_consumers.bulk.other_versions import mark_other_version
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
@@ -51,9 +51,6 @@ from topics.records.chunks import item_positions
 from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
-
-OTHER_VERSION_WAIT_S: Final = 0.5
-"""Time until a batch is requeued whose model version this replica does not have."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -102,9 +99,7 @@ class BatchExecution:
         self.capacity.record_end(batch, total - len(items))
         sends = PendingSends(self.producer, self.served.engine)
         run = BatchRun(delivered, items, job_positions, sends, token_charges)
-        run.has_other_version = not all(self.served.serves(part.job) for part in batch.parts)
-        if run.has_other_version:
-            metrics.OTHER_VERSION_ITEMS.inc(len(items))
+        mark_other_version(run, self.served)
         if self._requeues_new_runs:
             run.abort_reason = BatchAbortReason.REQUEUE
         self.runs.add(run)
@@ -153,16 +148,6 @@ class BatchExecution:
                     await self._load_and_execute(run, positions)
             finally:
                 run.job_tasks = []
-
-    async def abort_other_version(self, run: BatchRun) -> None:
-        """Abort a batch whose version is not here, so that its items are requeued.
-
-        They hold their credit for a moment: a batcher of an earlier release, which knows no
-        versions, may send them here again.
-        """
-        if not self._requeues_new_runs:
-            await run.until_aborted(asyncio.sleep(OTHER_VERSION_WAIT_S))
-        run.abort(BatchAbortReason.REQUEUE)
 
     async def wait_for_store(self, run: BatchRun) -> None:
         """Wait before items that need the object store are requeued. They hold no credit then."""

@@ -25,6 +25,7 @@ import msgspec
 
 from gpu_consumers import metrics
 from gpu_consumers.bulk.batch_execution import BatchExecution
+from gpu_consumers.bulk.other_versions import abort_other_version
 from gpu_consumers.inflight.batch_run import (
     BatchAbortReason,
     BatchRun,
@@ -119,7 +120,7 @@ class Quarantine:
                         self._completed.append(run.delivered)
                     return None
                 if run.has_other_version:
-                    await self._execution.abort_other_version(run)
+                    await abort_other_version(run)
                 else:
                     metrics.BATCHES_ISOLATED.labels("redelivered").inc()
                 status = await self._run_narrowed(batch)

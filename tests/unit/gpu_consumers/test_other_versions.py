@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from gpu_consumers.bulk import batch_execution
+from gpu_consumers.bulk import other_versions
 from gpu_consumers.engines.error_answers import error_code_of
 from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.online import call_execution
@@ -31,7 +31,7 @@ def adapter_batch(base_version: str) -> Batch:
 
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_execution, "OTHER_VERSION_WAIT_S", 0.0)
+    monkeypatch.setattr(other_versions, "OTHER_VERSION_WAIT_S", 0.0)
     monkeypatch.setattr(call_execution, "_OTHER_VERSION_WAIT_S", 0.0)
 
 

@@ -23,36 +23,36 @@ from gpu_consumers.weights.weight_cache import WeightCache
 from storage.objects.object_store import ObjectBlocks
 from tests.support.memory_objects import MemoryStore
 from tests.support.signed_models import WEIGHTS, listed_files, model_contents, store_files
-from tests.unit.gpu_consumers.weights.cache_world import VERSION, World, go_on, read_folder
+from tests.unit.gpu_consumers.weights.cached_model import VERSION, CachedModel, go_on, read_folder
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def cached(tmp_path: Path) -> CachedModel:
+    return CachedModel(tmp_path)
 
 
-def test_a_version_folder_has_the_listed_files_read_only_and_private(world: World) -> None:
-    with world.stage() as staged:
-        assert read_folder(staged.folder) == world.contents
+def test_a_version_folder_has_the_listed_files_read_only_and_private(cached: CachedModel) -> None:
+    with cached.stage() as staged:
+        assert read_folder(staged.folder) == cached.contents
         assert {path.stat().st_mode & 0o777 for path in staged.folder.rglob("*.json")} == {0o400}
-        assert {f.stat().st_mode & 0o777 for f in (world.root, staged.folder)} == {0o700}
+        assert {f.stat().st_mode & 0o777 for f in (cached.root, staged.folder)} == {0o700}
         assert staged.folder.stat().st_uid == os.geteuid()
-    assert world.leftovers() == []
+    assert cached.leftovers() == []
 
 
-def test_each_file_is_downloaded_once(world: World) -> None:
-    world.contents["config.json"] = world.contents["sub/special_tokens_map.json"]
-    world.files = listed_files(world.contents)
+def test_each_file_is_downloaded_once(cached: CachedModel) -> None:
+    cached.contents["config.json"] = cached.contents["sub/special_tokens_map.json"]
+    cached.files = listed_files(cached.contents)
     for version in (VERSION, VERSION, "b" * 64):
-        world.stage(version).release()
-    assert world.objects.read_count == len(set(world.contents.values()))
+        cached.stage(version).release()
+    assert cached.objects.read_count == len(set(cached.contents.values()))
 
 
-def test_a_cached_version_needs_no_object_store(world: World) -> None:
-    world.stage().release()
-    world.objects.is_away = True
-    with world.stage() as staged:
-        assert read_folder(staged.folder) == world.contents
+def test_a_cached_version_needs_no_object_store(cached: CachedModel) -> None:
+    cached.stage().release()
+    cached.objects.is_away = True
+    with cached.stage() as staged:
+        assert read_folder(staged.folder) == cached.contents
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -79,32 +79,32 @@ def move_folder_behind_link(folder: Path, target: Path) -> None:
     folder.symlink_to(target)
 
 
-def damage_cached_file_alone(world: World, entry: Path) -> None:
+def damage_cached_file_alone(cached: CachedModel, entry: Path) -> None:
     entry.unlink()
-    overwrite(world.cached(WEIGHTS))
+    overwrite(cached.cached(WEIGHTS))
 
 
-def damage_both(world: World, entry: Path) -> None:
-    overwrite(world.cached(WEIGHTS))
+def damage_both(cached: CachedModel, entry: Path) -> None:
+    overwrite(cached.cached(WEIGHTS))
     replace_file(entry, bytes(3000))
 
 
-def link_cached_file(world: World, entry: Path) -> None:
+def link_cached_file(cached: CachedModel, entry: Path) -> None:
     entry.unlink()
-    link_elsewhere(world.cached(WEIGHTS))
+    link_elsewhere(cached.cached(WEIGHTS))
 
 
-def put_folder(_world: World, entry: Path) -> None:
+def put_folder(_world: CachedModel, entry: Path) -> None:
     entry.unlink()
     entry.mkdir()
 
 
-def put_pipe(_world: World, entry: Path) -> None:
+def put_pipe(_world: CachedModel, entry: Path) -> None:
     entry.unlink()
     os.mkfifo(entry)
 
 
-DAMAGES: dict[str, Callable[[World, Path], object]] = {
+DAMAGES: dict[str, Callable[[CachedModel, Path], object]] = {
     "overwritten": lambda _, entry: overwrite(entry),
     "replaced, shorter": lambda _, entry: replace_file(entry, b"other"),
     "replaced, same size": lambda _, entry: replace_file(entry, bytes(3000)),
@@ -126,32 +126,32 @@ DAMAGES: dict[str, Callable[[World, Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_version_is_repaired(
-    world: World, damage: Callable[[World, Path], object]
+    cached: CachedModel, damage: Callable[[CachedModel, Path], object]
 ) -> None:
-    world.stage().release()
-    damage(world, world.root / "versions" / VERSION / WEIGHTS)
-    with world.stage() as staged:
+    cached.stage().release()
+    damage(cached, cached.root / "versions" / VERSION / WEIGHTS)
+    with cached.stage() as staged:
         assert not staged.folder.is_symlink()
-        assert read_folder(staged.folder) == world.contents
+        assert read_folder(staged.folder) == cached.contents
         assert not any(path.is_symlink() for path in staged.folder.rglob("*"))
-    assert world.leftovers() == []
+    assert cached.leftovers() == []
 
 
-def test_a_bad_cached_file_is_quarantined_and_downloaded_once_more(world: World) -> None:
-    world.stage().release()
-    before = world.objects.read_count
-    overwrite(world.cached(WEIGHTS))
-    world.stage().release()
-    (bad,) = (world.root / "quarantine").iterdir()
+def test_a_bad_cached_file_is_quarantined_and_downloaded_once_more(cached: CachedModel) -> None:
+    cached.stage().release()
+    before = cached.objects.read_count
+    overwrite(cached.cached(WEIGHTS))
+    cached.stage().release()
+    (bad,) = (cached.root / "quarantine").iterdir()
     assert bad.read_bytes().startswith(b"\xff\x00\xff")
-    assert world.objects.read_count == before + 1
+    assert cached.objects.read_count == before + 1
 
 
-def test_quarantine_is_bounded(world: World) -> None:
+def test_quarantine_is_bounded(cached: CachedModel) -> None:
     for _ in range(12):
-        world.stage().release()
-        replace_file(world.root / "versions" / VERSION / WEIGHTS, b"bad")
-    assert len(list((world.root / "quarantine").iterdir())) == 8
+        cached.stage().release()
+        replace_file(cached.root / "versions" / VERSION / WEIGHTS, b"bad")
+    assert len(list((cached.root / "quarantine").iterdir())) == 8
 
 
 @pytest.mark.parametrize(
@@ -164,27 +164,27 @@ def test_quarantine_is_bounded(world: World) -> None:
     ],
 )
 def test_a_bad_object_leaves_nothing(
-    world: World, change: Callable[[bytes], bytes], message: str
+    cached: CachedModel, change: Callable[[bytes], bytes], message: str
 ) -> None:
-    key = f"models/files/{sha256(world.contents[WEIGHTS]).hexdigest()}"
-    world.objects.objects[key] = change(world.objects.objects[key])
+    key = f"models/files/{sha256(cached.contents[WEIGHTS]).hexdigest()}"
+    cached.objects.objects[key] = change(cached.objects.objects[key])
     with pytest.raises(ModelRefusedError, match=message) as refusal:
-        world.stage()
+        cached.stage()
     assert refusal.value.reason == RefusalReason.FILE
     assert WEIGHTS in str(refusal.value)
-    assert not world.cached(WEIGHTS).exists()
-    assert world.leftovers() == []
+    assert not cached.cached(WEIGHTS).exists()
+    assert cached.leftovers() == []
 
 
-def test_a_missing_object_is_named(world: World) -> None:
-    del world.objects.objects[f"models/files/{sha256(world.contents[WEIGHTS]).hexdigest()}"]
+def test_a_missing_object_is_named(cached: CachedModel) -> None:
+    del cached.objects.objects[f"models/files/{sha256(cached.contents[WEIGHTS]).hexdigest()}"]
     with pytest.raises(ModelRefusedError, match=rf"{WEIGHTS}.* is not in the object store"):
-        world.stage()
+        cached.stage()
 
 
-def test_an_interrupted_download_continues_where_it_stopped(world: World) -> None:
+def test_an_interrupted_download_continues_where_it_stopped(cached: CachedModel) -> None:
     reads: list[int] = []
-    store = world.objects
+    store = cached.objects
 
     class Interrupted(MemoryStore):
         def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
@@ -202,15 +202,15 @@ def test_an_interrupted_download_continues_where_it_stopped(world: World) -> Non
             return b""
 
     objects = Interrupted()
-    with world.open_cache().stage(VERSION, world.files, objects) as staged:
-        assert read_folder(staged.folder) == world.contents
+    with cached.open_cache().stage(VERSION, cached.files, objects) as staged:
+        assert read_folder(staged.folder) == cached.contents
     assert max(reads) == 2900
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("call", ["posix_fallocate", "write", "fsync"])
 def test_a_full_disk_leaves_nothing_partial(
-    world: World, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+    cached: CachedModel, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     real = getattr(os, call)
     calls = []
@@ -221,24 +221,24 @@ def test_a_full_disk_leaves_nothing_partial(
             raise OSError(code, "full")
         return real(descriptor, *arguments)
 
-    cache = world.open_cache()
+    cache = cached.open_cache()
     monkeypatch.setattr(os, call, full)
     with pytest.raises(ModelRefusedError, match="full") as refusal:
-        cache.stage(VERSION, world.files, world.objects)
+        cache.stage(VERSION, cached.files, cached.objects)
     assert refusal.value.reason == RefusalReason.CACHE
     monkeypatch.undo()
-    assert world.leftovers() == []
-    for path in (world.root / "files").iterdir():
+    assert cached.leftovers() == []
+    for path in (cached.root / "files").iterdir():
         assert sha256(path.read_bytes()).hexdigest() == path.name
-    with world.stage() as staged:
-        assert read_folder(staged.folder) == world.contents
+    with cached.stage() as staged:
+        assert read_folder(staged.folder) == cached.contents
 
 
-def test_concurrent_processes_download_each_file_once(world: World) -> None:
+def test_concurrent_processes_download_each_file_once(cached: CachedModel) -> None:
     results: list[dict[str, bytes]] = []
 
     def stage() -> None:
-        with world.stage() as staged:
+        with cached.stage() as staged:
             results.append(read_folder(staged.folder))
 
     threads = [threading.Thread(target=stage) for _ in range(8)]
@@ -246,48 +246,48 @@ def test_concurrent_processes_download_each_file_once(world: World) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [world.contents] * 8
-    assert world.objects.read_count == len(world.contents)
+    assert results == [cached.contents] * 8
+    assert cached.objects.read_count == len(cached.contents)
 
 
 def test_a_version_larger_than_the_limit_is_refused_and_nothing_is_evicted(tmp_path: Path) -> None:
-    world = World(tmp_path, bytes_max=5000)
+    cached = CachedModel(tmp_path, bytes_max=5000)
     small = listed_files({"config.json": b"{}"})
-    store_files(world.objects, {"config.json": b"{}"})
-    world.open_cache().stage("b" * 64, small, world.objects).release()
+    store_files(cached.objects, {"config.json": b"{}"})
+    cached.open_cache().stage("b" * 64, small, cached.objects).release()
     with pytest.raises(ModelRefusedError, match="bytes; the weight cache may") as r:
-        WeightCache(world.root, bytes_max=4000, clock=world.clock, wait=go_on).stage(
-            VERSION, world.files, world.objects
+        WeightCache(cached.root, bytes_max=4000, clock=cached.clock, wait=go_on).stage(
+            VERSION, cached.files, cached.objects
         )
     assert r.value.reason == RefusalReason.CACHE
-    assert (world.root / "versions" / ("b" * 64) / "config.json").exists()
+    assert (cached.root / "versions" / ("b" * 64) / "config.json").exists()
 
 
 def test_what_was_used_least_recently_is_evicted(tmp_path: Path) -> None:
-    world = World(tmp_path, bytes_max=12_000)
+    cached = CachedModel(tmp_path, bytes_max=12_000)
     for seed, version in ((1, "b"), (2, "c"), (3, "b"), (4, "d")):
-        world.clock.advance(1.0)
-        world.contents = model_contents(Random({3: 1}.get(seed, seed)))
-        world.files = listed_files(world.contents)
-        store_files(world.objects, world.contents)
-        world.stage(version * 64).release()
-    assert {path.name[0] for path in (world.root / "versions").iterdir()} == {"b", "d"}
+        cached.clock.advance(1.0)
+        cached.contents = model_contents(Random({3: 1}.get(seed, seed)))
+        cached.files = listed_files(cached.contents)
+        store_files(cached.objects, cached.contents)
+        cached.stage(version * 64).release()
+    assert {path.name[0] for path in (cached.root / "versions").iterdir()} == {"b", "d"}
 
 
-def test_staging_ends_when_the_process_stops(world: World) -> None:
-    cache = WeightCache(world.root, bytes_max=20_000, clock=world.clock, wait=lambda s: s == 0)
+def test_staging_ends_when_the_process_stops(cached: CachedModel) -> None:
+    cache = WeightCache(cached.root, bytes_max=20_000, clock=cached.clock, wait=lambda s: s == 0)
     with pytest.raises(StagingStoppedError):
-        cache.stage(VERSION, world.files, world.objects)
-    assert world.leftovers() == []
+        cache.stage(VERSION, cached.files, cached.objects)
+    assert cached.leftovers() == []
 
 
-def test_the_folder_is_made_private_and_may_be_no_link(world: World, tmp_path: Path) -> None:
-    world.root.mkdir(mode=0o755)
-    world.open_cache()
-    assert world.root.stat().st_mode & 0o777 == 0o700
-    (tmp_path / "link").symlink_to(world.root)
+def test_the_folder_is_made_private_and_may_be_no_link(cached: CachedModel, tmp_path: Path) -> None:
+    cached.root.mkdir(mode=0o755)
+    cached.open_cache()
+    assert cached.root.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(cached.root)
     with pytest.raises(SettingsError, match="link"):
-        WeightCache(tmp_path / "link", bytes_max=1, clock=world.clock, wait=go_on)
+        WeightCache(tmp_path / "link", bytes_max=1, clock=cached.clock, wait=go_on)
 
 
 @pytest.fixture
@@ -300,11 +300,11 @@ def file_limit() -> Iterator[Callable[[int], None]]:
 
 
 def test_a_file_that_the_system_does_not_let_grow_is_refused(
-    world: World, file_limit: Callable[[int], None]
+    cached: CachedModel, file_limit: Callable[[int], None]
 ) -> None:
-    cache = world.open_cache()
+    cache = cached.open_cache()
     file_limit(2000)
     with pytest.raises(ModelRefusedError, match="is full"):
-        cache.stage(VERSION, world.files, world.objects)
-    assert world.leftovers() == []
-    assert not world.cached(WEIGHTS).exists()
+        cache.stage(VERSION, cached.files, cached.objects)
+    assert cached.leftovers() == []
+    assert not cached.cached(WEIGHTS).exists()

@@ -13,7 +13,7 @@ from gpu_consumers.weights.errors import (
 )
 from storage.objects.local_object_store import LocalObjectStore
 from tests.support.signed_models import WEIGHTS, listed_files, model_contents, store_files
-from tests.unit.gpu_consumers.weights.cache_world import VERSION, World, read_folder
+from tests.unit.gpu_consumers.weights.cached_model import VERSION, CachedModel, read_folder
 
 PROGRAM = """
 import sys
@@ -67,13 +67,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def local_world(tmp_path: Path) -> World:
-    world = World(tmp_path)
-    store_files(LocalObjectStore(tmp_path / "objects", clock=SystemClock()), world.contents)
-    return world
+def local_world(tmp_path: Path) -> CachedModel:
+    cached = CachedModel(tmp_path)
+    store_files(LocalObjectStore(tmp_path / "objects", clock=SystemClock()), cached.contents)
+    return cached
 
 
-def test_a_process_killed_while_it_downloads_delays_no_other(local_world: World) -> None:
+def test_a_process_killed_while_it_downloads_delays_no_other(local_world: CachedModel) -> None:
     killed = start(local_world.root.parent, "hang")
     try:
         assert line_of(killed) == b"hangs\n"
@@ -88,7 +88,7 @@ def test_a_process_killed_while_it_downloads_delays_no_other(local_world: World)
 
 
 def test_a_version_is_locked_by_the_process_that_staged_it_until_it_is_killed(
-    local_world: World,
+    local_world: CachedModel,
 ) -> None:
     process = start(local_world.root.parent, "stage")
     local_world.contents = model_contents(Random(2), size=12_000)

@@ -17,7 +17,7 @@ def go_on(_seconds: float) -> bool:
     return False
 
 
-class World:
+class CachedModel:
     """A cache, an object store, and one model in it."""
 
     def __init__(self, folder: Path, *, bytes_max: int = 20_000) -> None:
