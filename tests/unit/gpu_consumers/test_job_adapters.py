@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import msgspec
 
 from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.flow_control.warm_model import WarmModel
 from tests.unit.gpu_consumers.fakes import FaultyEngine, GatedEngine
 from tests.unit.gpu_consumers.replicas import BulkReplica, OnlineReplica, batch_of, call_chunk
 from topics.records.records import Batch, Chunk
 
 BASE, ADAPTER = "b" * 64, "a" * 64
+HERE = WarmModel(version=BASE, adapters_max=1)
 
 
 class RecordingEngine(FaultyEngine):
@@ -57,7 +59,7 @@ def of_base(chunk: Chunk) -> Chunk:
 
 async def test_each_job_of_a_batch_runs_with_its_adapter() -> None:
     engine = RecordingEngine()
-    replica = BulkReplica(engine=engine)
+    replica = BulkReplica(engine=engine, served=HERE)
     parts = [of_adapter(batch_of(b"1", b"2").parts[0])]
     parts.append(of_base(batch_of(b"3", job_number=2).parts[0]))
     batch: Batch = msgspec.structs.replace(batch_of(b""), parts=parts)
@@ -67,7 +69,7 @@ async def test_each_job_of_a_batch_runs_with_its_adapter() -> None:
 
 
 async def test_call_runs_with_its_adapter() -> None:
-    replica = OnlineReplica()
+    replica = OnlineReplica(served=HERE)
     engine = RecordingOnlineEngine()
     replica.execution.server._engine = engine  # type: ignore[assignment]
     engine.gate.set()
