@@ -7,6 +7,7 @@ from typing import Final
 from gpu_consumers.weights.cache_locks import Wait
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason, StagingStoppedError
 from registry.manifests.manifest import ManifestFile
+from registry.manifests.model_objects import file_key
 from storage.objects.errors import ObjectNotFoundError, ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectReader
 
@@ -14,21 +15,6 @@ _TRIES_MAX: Final = 6
 """Tries in a row that bring no byte: about 30 s besides the client's own retries."""
 
 _BACKOFF_S: Final = 1.0
-
-
-def file_key(digest: str) -> str:
-    """Return the object key of a file of a model."""
-    return f"models/files/{digest}"
-
-
-def manifest_key(version: str) -> str:
-    """Return the object key of a manifest."""
-    return f"models/manifests/{version}"
-
-
-def signature_prefix(version: str) -> str:
-    """Return what the object keys of a version's signatures start with; the key id follows."""
-    return f"models/signatures/{version}/"
 
 
 def download_file(

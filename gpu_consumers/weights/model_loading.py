@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final, Protocol, Self, TypeAlias
 
 from gpu_consumers.weights.cache_locks import Wait
-from gpu_consumers.weights.download import manifest_key, signature_prefix
 from gpu_consumers.weights.errors import ModelRefusedError, RefusalReason
 from gpu_consumers.weights.weight_cache import StagedVersion, WeightCache
 from registry.engine_options.engine_options import InvalidOptionError
@@ -30,6 +29,7 @@ from registry.manifests.manifest import (
     Manifest,
     decode_manifest,
 )
+from registry.manifests.model_objects import manifest_key, signature_key, signature_prefix
 from registry.signing.keys import PublicKey
 from registry.signing.model_signature import (
     BUNDLE_BYTES_MAX,
@@ -142,11 +142,11 @@ class ModelLoader:
 
     def _verify_signature(self, version: str, manifest: Manifest) -> str:
         """Return the id of a trusted key, not revoked, that has signed the version."""
-        prefix, failure = signature_prefix(version), None
+        failure: ModelRefusedError | None = None
         revoked = self.registry.revoked_keys()
         for key_id in sorted(self.trusted.keys() - revoked):
             try:
-                bundle = self._read_bounded(prefix + key_id, BUNDLE_BYTES_MAX)
+                bundle = self._read_bounded(signature_key(version, key_id), BUNDLE_BYTES_MAX)
             except ObjectNotFoundError:
                 continue
             try:

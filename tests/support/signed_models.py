@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from registry.manifests.manifest import Manifest, ManifestFile, encode_manifest, version_of
+from registry.manifests.model_objects import file_key, manifest_key, signature_key
 from registry.signing.keys import SigningKey
 from registry.signing.model_signature import sign_files
 from storage.objects.object_store import ObjectStore, write_object
@@ -46,7 +47,7 @@ def listed_files(contents: Mapping[str, bytes]) -> tuple[ManifestFile, ...]:
 
 def store_files(objects: ObjectStore, contents: Mapping[str, bytes]) -> None:
     for data in contents.values():
-        write_object(objects, f"models/files/{sha256(data).hexdigest()}", data)
+        write_object(objects, file_key(sha256(data).hexdigest()), data)
 
 
 def store_model(
@@ -62,11 +63,11 @@ def store_model(
     data = encode_manifest(manifest)
     version = version_of(data)
     store_files(objects, contents)
-    write_object(objects, f"models/manifests/{version}", data)
+    write_object(objects, manifest_key(version), data)
     for key in keys:
         store_signature(objects, version, key, sign_files(key, version, manifest.files))
     return StoredModel(version, manifest, contents)
 
 
 def store_signature(objects: ObjectStore, version: str, key: SigningKey, bundle: bytes) -> None:
-    write_object(objects, f"models/signatures/{version}/{key.public.key_id}", bundle)
+    write_object(objects, signature_key(version, key.public.key_id), bundle)
