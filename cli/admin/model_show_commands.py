@@ -1,15 +1,19 @@
 """`millrace models show` and `diff`: what a version is, and what differs between two."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli.admin.operator_connections import DataOption, transaction
+from cli.admin.operator_connections import DataOption, object_store, transaction
 from cli.batch.job_display import time_text
 from cli.output import FormatOption, OutputFormat, write_output
+from core.errors import SettingsError
 from registry.model_views import details_object, diff_object
+from registry.store.published_objects import provenance_signers
 from registry.store.version_details import diff_versions, read_details
+from storage.objects.errors import ObjectStoreUnavailableError
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name, an alias, or NAME@VERSION (12 digits).")
@@ -23,8 +27,20 @@ def show(
 ) -> None:
     """Show a version: its manifest, who signed it, its pool, and the names that mean it."""
     with transaction(data) as connection:
-        found = details_object(read_details(connection, model))
+        details = read_details(connection, model)
+    found = details_object(details)
+    if details.manifest is not None:
+        found["provenance"] = _provenance_signers(details.model.version, data)
     write_output(output_format, found, ("field", "value"), lambda: version_rows(found))
+
+
+def _provenance_signers(version: str, data: Path | None) -> list[str] | None:
+    """Return who signed the files alone; None without an object store, which `show` can lack."""
+    try:
+        return provenance_signers(object_store(data), version)
+    except (SettingsError, ObjectStoreUnavailableError) as failure:
+        typer.echo(f"millrace: signatures of the files alone are not shown: {failure}", err=True)
+        return None
 
 
 def diff(
@@ -59,6 +75,7 @@ def version_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         *((f"option {name}", _json(value)) for name, value in _options(manifest)),
         *((f"sampling {name}", _json(value)) for name, value in _sampling(manifest)),
         *(("signed by", _signature_text(one)) for one in found["signatures"]),
+        *(("files signed by", key_id) for key_id in found.get("provenance") or ()),
     ]
     return [(field, value) for field, value in rows if value]
 

@@ -18,7 +18,7 @@ from registry.signing.model_signature import (
     require_same_files,
     verify_bundle,
 )
-from registry.store.keys import PEM_BYTES_MAX, find_key
+from registry.store.keys import PEM_BYTES_MAX, list_keys
 from registry.store.version_check import CheckedPart, check_version
 from registry.store.version_details import read_details
 
@@ -73,16 +73,15 @@ def verify_folder(folder: Path, signature: Path, key: Path) -> int:
 def _verify_version(model: str, data: Path | None, parts: list[CheckedPart]) -> bool:
     with transaction(data) as connection:
         details = read_details(connection, model)
-        keys = [find_key(connection, one.key_id).pem for one in details.signatures]
+        keys = {row.key_id: PublicKey.from_pem(row.pem.encode()) for row in list_keys(connection)}
     if details.manifest is None:
         raise InvalidModelError(
             f"{details.model.id} has no manifest to verify: it is {details.model.verification}."
         )
-    public = [PublicKey.from_pem(pem.encode()) for pem in keys]
-    signatures = list(zip(details.signatures, public, strict=True))
+    signatures = [(one, keys[one.key_id]) for one in details.signatures]
     objects = object_store(data)
     version = details.model.version
-    return check_version(objects, version, details.manifest, signatures, parts.append)
+    return check_version(objects, version, details.manifest, signatures, keys, parts.append)
 
 
 def part_rows(parts: list[CheckedPart]) -> list[tuple[str, ...]]:

@@ -19,3 +19,16 @@ def signature_prefix(version: str) -> str:
 def signature_key(version: str, key_id: str) -> str:
     """Return the key of the signature that one key made of a version."""
     return f"{signature_prefix(version)}{key_id}"
+
+
+def provenance_prefix(version: str) -> str:
+    """Return what the keys of those signatures start with that cover the files of a version alone.
+
+    They show where the files come from, and never let the version load.
+    """
+    return f"models/provenance/{version}/"
+
+
+def provenance_key(version: str, key_id: str) -> str:
+    """Return the key of the signature that one key made of the files of a version alone."""
+    return f"{provenance_prefix(version)}{key_id}"

@@ -6,14 +6,15 @@ The caller registers the version last: a push that ends early leaves objects and
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from registry.manifests.manifest import Manifest, encode_manifest, version_of
-from registry.manifests.model_objects import manifest_key, signature_key
+from registry.manifests.model_objects import manifest_key, provenance_key, signature_key
 from registry.publishing.file_uploads import FileUploads
 from registry.signing.keys import PublicKey, SigningKey
 from registry.signing.model_signature import (
+    BUNDLE_BYTES_MAX,
     InvalidSignatureError,
     require_same_files,
     sign_files,
@@ -21,7 +22,8 @@ from registry.signing.model_signature import (
     verify_version,
 )
 from registry.transfers import Report, report_nothing
-from storage.objects.object_store import ObjectStore, write_object
+from storage.objects.errors import ObjectExistsError, ObjectNotFoundError
+from storage.objects.object_store import ObjectStore, read_object, write_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class PublishedSignature:
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
-    """A version whose objects are all in the store."""
+    """A version whose objects are all in the store, with its signatures as they are stored."""
 
     version: str
     manifest: Manifest
@@ -83,6 +85,42 @@ def publish_version(
     version = version_of(data)
     sent = FileUploads(objects, folder, report).run(manifest)
     write_object(objects, manifest_key(version), data)
-    for signature in signatures:
-        write_object(objects, signature_key(version, signature.key.key_id), signature.bundle)
-    return PublishedVersion(version, manifest, data, signatures, sent)
+    stored = [_store_signature(objects, version, manifest, one) for one in signatures]
+    return PublishedVersion(version, manifest, data, stored, sent)
+
+
+def _store_signature(
+    objects: ObjectStore, version: str, manifest: Manifest, signature: PublishedSignature
+) -> PublishedSignature:
+    """Store a signature, unless the store has one by its key that lets the version load.
+
+    Return the one that is stored. Of the files alone, a signature has its own place, so that it
+    never replaces one that lets the version load.
+    """
+    key = signature.key
+    if not signature.lets_load:
+        write_object(objects, provenance_key(version, key.key_id), signature.bundle)
+        return signature
+    name = signature_key(version, key.key_id)
+    try:
+        with objects.begin_upload(name) as upload:
+            upload.write(signature.bundle)
+            upload.complete(if_absent=True)
+    except ObjectExistsError:
+        found = _loading_bundle(objects, name, version, manifest, key)
+        if found is not None:
+            return replace(signature, bundle=found)
+        write_object(objects, name, signature.bundle)
+    return signature
+
+
+def _loading_bundle(
+    objects: ObjectStore, name: str, version: str, manifest: Manifest, key: PublicKey
+) -> bytes | None:
+    """Return a stored signature that lets the version load; None if it is altered or gone."""
+    try:
+        bundle = read_object(objects, name, length=BUNDLE_BYTES_MAX + 1)
+        verify_version(bundle, {key.key_id: key}, version=version, files=manifest.files)
+    except (ObjectNotFoundError, InvalidSignatureError):
+        return None
+    return bundle

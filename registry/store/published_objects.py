@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import islice
 from typing import Final
 
 from core.errors import Disposition, MillraceError
@@ -12,13 +13,19 @@ from registry.manifests.manifest import (
     decode_manifest,
     version_of,
 )
-from registry.manifests.model_objects import file_key, manifest_key, signature_key
+from registry.manifests.model_objects import (
+    file_key,
+    manifest_key,
+    provenance_prefix,
+    signature_key,
+)
 from registry.signing.model_signature import BUNDLE_BYTES_MAX
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectReader, ObjectStore, read_object
 
 _HEX: Final = frozenset("0123456789abcdef")
 _DIGEST_CHARS: Final = 64
+_SIGNERS_MAX: Final = 1000
 
 
 class ModelObjectsMissingError(MillraceError):
@@ -71,6 +78,13 @@ def verify_files(
             yield file, "has another content"
         else:
             yield file, None
+
+
+def provenance_signers(objects: ObjectStore, version: str) -> list[str]:
+    """Return the ids of keys with a stored signature of the files alone, at most 1,000."""
+    prefix = provenance_prefix(version)
+    found = islice(objects.list(prefix), _SIGNERS_MAX)
+    return sorted(info.key.removeprefix(prefix) for info in found)
 
 
 def _read_small(objects: ObjectStore, key: str, bytes_max: int, what: str) -> bytes:

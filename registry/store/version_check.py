@@ -1,13 +1,19 @@
 """Checks a version again: every object in the store, every signature, and the keys."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from registry.manifests.manifest import Manifest, encode_manifest
-from registry.manifests.model_objects import manifest_key, signature_key
+from registry.manifests.model_objects import manifest_key, provenance_key, signature_key
 from registry.signing.keys import PublicKey
-from registry.signing.model_signature import InvalidSignatureError, verify_version
-from registry.store.published_objects import verify_files
+from registry.signing.model_signature import (
+    BUNDLE_BYTES_MAX,
+    InvalidSignatureError,
+    require_same_files,
+    verify_bundle,
+    verify_version,
+)
+from registry.store.published_objects import provenance_signers, verify_files
 from registry.store.version_details import VersionSignature
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, read_object
@@ -17,7 +23,7 @@ from storage.objects.object_store import ObjectStore, read_object
 class CheckedPart:
     """A file, the manifest or a signature, and what is wrong with it; None: nothing."""
 
-    kind: str  # "file", "manifest" or "signature"
+    kind: str  # "file", "manifest", "signature", or "provenance": a signature of files alone
     name: str
     problem: str | None
 
@@ -27,12 +33,14 @@ def check_version(
     version: str,
     manifest: Manifest,
     signatures: Sequence[tuple[VersionSignature, PublicKey]],
+    keys: Mapping[str, PublicKey],
     report: Callable[[CheckedPart], None],
 ) -> bool:
     """Report each part of a version; return whether a replica could load it.
 
     That needs all files and the manifest, and one signature that verifies, by a key that is not
-    revoked. Raises errors of the store.
+    revoked. `keys` are all model keys by their id: of one of them should be each signature of the
+    files alone, which is reported and does not count. Raises errors of the store.
     """
     is_sound = True
     manifest_problem = _stored_problem(objects, manifest_key(version), encode_manifest(manifest))
@@ -43,6 +51,8 @@ def check_version(
         problem = _signature_problem(objects, version, manifest, signature, key)
         report(CheckedPart("signature", signature.key_id, problem))
         is_signed |= problem is None
+    for part in _provenance(objects, version, manifest, keys):
+        report(part)
     for file, problem in verify_files(objects, manifest):
         report(CheckedPart("file", file.path, problem))
         is_sound &= problem is None
@@ -56,14 +66,35 @@ def _signature_problem(
     signature: VersionSignature,
     key: PublicKey,
 ) -> str | None:
+    """Return why a signature does not count; replicas read the stored one, and not the row."""
+    trusted = {key.key_id: key}
     try:
-        trusted = {key.key_id: key}
-        verify_version(signature.bundle, trusted, version=version, files=manifest.files)
+        name = signature_key(version, key.key_id)
+        stored = read_object(objects, name, length=BUNDLE_BYTES_MAX + 1)
+        for bundle in (signature.bundle, stored):  # a key may sign again, with other bytes
+            verify_version(bundle, trusted, version=version, files=manifest.files)
+    except ObjectNotFoundError:
+        return "is not stored"
     except InvalidSignatureError as invalid:
         return str(invalid)
-    if signature.revoked_at is not None:
-        return "its key is revoked"
-    return _stored_problem(objects, signature_key(version, key.key_id), signature.bundle)
+    return None if signature.revoked_at is None else "its key is revoked"
+
+
+def _provenance(
+    objects: ObjectStore, version: str, manifest: Manifest, keys: Mapping[str, PublicKey]
+) -> Iterator[CheckedPart]:
+    """Yield the signatures that cover the files alone; none of them lets the version load."""
+    for key_id in provenance_signers(objects, version):
+        problem = None
+        try:
+            name = provenance_key(version, key_id)
+            bundle = read_object(objects, name, length=BUNDLE_BYTES_MAX + 1)
+            require_same_files(verify_bundle(bundle, keys), manifest.files)
+        except ObjectNotFoundError:
+            problem = "is not stored"
+        except InvalidSignatureError as invalid:
+            problem = str(invalid)
+        yield CheckedPart("provenance", key_id, problem)
 
 
 def _stored_problem(objects: ObjectStore, key: str, expected: bytes) -> str | None:

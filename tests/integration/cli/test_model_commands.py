@@ -12,7 +12,13 @@ from cli.exits import ExitCode
 from cli.main import app
 from core.clock import SystemClock
 from registry.manifests.model_folder import scan_folder
-from registry.manifests.model_objects import file_key, manifest_key, signature_key
+from registry.manifests.model_objects import (
+    file_key,
+    manifest_key,
+    provenance_key,
+    signature_key,
+)
+from registry.signing.keys import SigningKey
 from registry.signing.model_signature import sign_files
 from registry.store.registration import register_signed_version
 from storage.objects.local_object_store import LocalObjectStore
@@ -93,6 +99,28 @@ def test_a_version_is_shown_and_compared(
     assert len(shown("models", "list")) == 1
     assert millrace("models", "show", "nothing").exit_code == ExitCode.NOT_FOUND
     assert millrace("models", "show", old[:8]).exit_code == ExitCode.USAGE
+
+
+def test_a_signature_of_the_files_alone_is_shown_and_does_not_count(
+    engine: sa.Engine, objects: LocalObjectStore, signer: ModelSigner
+) -> None:
+    version = push(engine, objects, signer, "weights").partition("@")[2]
+    of_files_alone = sign_files(signer.key, "model", manifest_of("weights").files)
+    write_object(objects, provenance_key(version, signer.key_id), of_files_alone)
+    stranger = SigningKey.generate().public.key_id
+    write_object(objects, provenance_key(version, stranger), b"{}")
+
+    details = shown("models", "show", "m")
+    assert details["provenance"] == sorted([signer.key_id, stranger])
+    assert f"files signed by  {stranger}" in millrace("models", "show", "m").stdout
+    verified = shown("models", "verify", "m")
+    problems = {p["name"]: p["problem"] for p in verified["parts"] if p["kind"] == "provenance"}
+    assert problems[signer.key_id] is None
+    assert problems[stranger]
+    assert verified["is_sound"] is True
+
+    objects.delete(signature_key(version, signer.key_id))
+    assert millrace("models", "verify", "m").exit_code == ExitCode.FAILED
 
 
 def test_an_alias_is_set_shown_and_removed(

@@ -20,7 +20,12 @@ from registry.manifests.manifest import (
     encode_manifest,
     version_of,
 )
-from registry.manifests.model_objects import file_key, manifest_key, signature_key
+from registry.manifests.model_objects import (
+    file_key,
+    manifest_key,
+    provenance_key,
+    signature_key,
+)
 from registry.publishing.file_uploads import FileUploads, ModelFileChangedError, missing_files
 from registry.publishing.folder_manifest import describe_folder, read_options
 from registry.publishing.published_version import (
@@ -213,6 +218,43 @@ def test_a_version_needs_a_signature_that_lets_it_load(folder: Path, objects: Ob
     with pytest.raises(InvalidSignatureError, match="sign it"):
         publish_version(objects, folder, manifest, [found])
     assert not keys(objects)
+
+
+def test_a_signature_of_the_files_alone_replaces_none_that_lets_load(
+    folder: Path, objects: ObjectStore
+) -> None:
+    manifest = describe_folder(folder)
+    of_files_alone = sign_files(KEY, "model", manifest.files)
+    signatures = [
+        sign_version(KEY, manifest),
+        read_signature(manifest, of_files_alone, KEY.public),
+    ]
+    published = publish_version(objects, folder, manifest, signatures)
+
+    key_id = KEY.public.key_id
+    loading = read_object(objects, signature_key(published.version, key_id))
+    verify_version(loading, {key_id: KEY.public}, version=published.version, files=manifest.files)
+    assert read_object(objects, provenance_key(published.version, key_id)) == of_files_alone
+
+
+def test_a_signature_that_lets_load_is_kept_and_an_altered_one_replaced(
+    folder: Path, objects: ObjectStore
+) -> None:
+    first = publish(objects, folder)
+    name = signature_key(first.version, KEY.public.key_id)
+    stored = read_object(objects, name)
+
+    again = publish(objects, folder)
+    assert read_object(objects, name) == stored == again.signatures[0].bundle
+
+    altered = (b"{}", sign_files(KEY, "model", first.manifest.files))
+    for bundle in altered:
+        write_object(objects, name, bundle)
+        repaired = publish(objects, folder)
+        assert read_object(objects, name) == repaired.signatures[0].bundle
+        trusted = {KEY.public.key_id: KEY.public}
+        files = first.manifest.files
+        verify_version(read_object(objects, name), trusted, version=first.version, files=files)
 
 
 def test_a_signature_made_elsewhere_is_verified(folder: Path) -> None:
