@@ -33,7 +33,7 @@ class PushedModel:
     left_out: Sequence[str]  # files of the source that are not part of it
 
 
-def push_model(
+def push_model(  # noqa: PLR0913  one parameter a choice of the operator
     source: Source,
     *,
     fetcher: Fetcher,
@@ -41,10 +41,12 @@ def push_model(
     approve: Approve,
     engine_options: Mapping[str, Any] | None = None,
     base: str | None = None,
+    replaces: bool = False,
 ) -> PushedModel:
     """Store files, manifest and signatures of a model; registering it is for the caller.
 
-    `base` is the version of an adapter's base model. Raises ModelSourceError, SettingsError,
+    `base` is the version of an adapter's base model. With `replaces`, stored files that were
+    altered are replaced. Raises ModelSourceError, SettingsError,
     InvalidManifestError, InvalidOptionError, InvalidSignatureError, and errors of the store.
     """
     with fetcher.fetched(source) as model:
@@ -58,7 +60,9 @@ def push_model(
         )
         endpoints = () if base is not None else endpoints_of_folder(model.folder)
         signatures = approve(manifest)
-        published = publish_version(objects, model.folder, manifest, signatures, fetcher.report)
+        published = publish_version(
+            objects, model.folder, manifest, signatures, fetcher.report, replaces=replaces
+        )
         return PushedModel(published, endpoints, model.left_out)
 
 

@@ -52,6 +52,12 @@ def verify(
     is_sound = _verify_version(model, data, parts)
     found = {"model": model, "is_sound": is_sound, "parts": [asdict(part) for part in parts]}
     write_output(output_format, found, _HEADERS, lambda: part_rows(parts))
+    if any(part.kind == "file" and part.problem for part in parts):
+        typer.echo(
+            "millrace: to repair the files, publish the same source again: "
+            "`millrace models push SOURCE --name NAME --sign KEY --replace`.",
+            err=True,
+        )
     if not is_sound:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -77,6 +77,9 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
     allow_code: Annotated[
         bool, typer.Option(help="The model may have Python files, which replicas run.")
     ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Hash the stored files; replace those that differ.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask about the code.")] = False,
     data: DataOption = None,
 ) -> None:
@@ -109,6 +112,7 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
             approve=approve,
             engine_options=engine_options,
             base=base_version,
+            replaces=replace,
         )
     with transaction(data) as connection:
         _register(connection, pushed, name, pool=pool, endpoints=endpoints, tenant_id=tenant_id)

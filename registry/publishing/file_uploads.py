@@ -1,12 +1,14 @@
 """Uploads the files of a manifest, each named by its digest and hashed again while it is read.
 
 A file that the store has in the same size is not sent again, so a push that broke goes on where it
-was, and versions share the files that they have in common.
+was, and versions share the files that they have in common. To repair the store, its files can be
+hashed first, and those that differ are sent again.
 """
 
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from threading import Event
@@ -16,6 +18,7 @@ from core.errors import Disposition, MillraceError
 from registry.manifests.manifest import Manifest, ManifestFile
 from registry.manifests.model_folder import open_regular
 from registry.manifests.model_objects import file_key
+from registry.publishing.stored_files import stored_problem
 from registry.transfers import (
     THREADS,
     ByteProgress,
@@ -44,17 +47,33 @@ class FileUploads:
         """`folder` has the files of the manifests to come."""
         self._objects, self._folder, self._report = objects, folder, report
 
-    def run(self, manifest: Manifest) -> int:
+    def run(self, manifest: Manifest, *, replaces: bool = False) -> int:
         """Upload what is missing, a few files at once; return the bytes that were sent.
 
-        When it returns, the store has every file of the manifest. Raises ModelFileChangedError,
+        When it returns, the store has every file of the manifest. With `replaces`, every stored
+        file is read, and one of another content replaced. Raises ModelFileChangedError,
         InvalidManifestError, ObjectStoreFullError, ObjectStoreUnavailableError, OSError.
         """
-        missing = missing_files(self._objects, manifest)
+        find = self._altered_files if replaces else partial(missing_files, self._objects)
+        missing = find(manifest)
         total = sum(file.size for file in missing)
         progress = ByteProgress("upload", total, self._report)
         run_each(lambda file, stop: self._upload(file, progress, stop), missing)
         return total
+
+    def _altered_files(self, manifest: Manifest) -> list[ManifestFile]:
+        """Return the files that the store lacks or has altered; one for each digest."""
+        files = list({file.sha256: file for file in manifest.files}.values())
+        progress = ByteProgress("check", sum(file.size for file in files), self._report)
+        altered: list[ManifestFile] = []
+
+        def check(file: ManifestFile, stop: Event) -> None:
+            if not stop.is_set() and stored_problem(self._objects, file) is not None:
+                altered.append(file)
+            progress.advance(file.size)
+
+        run_each(check, files)
+        return altered
 
     def _upload(self, file: ManifestFile, progress: ByteProgress, stop: Event) -> None:
         digest, size = sha256(), 0
@@ -77,7 +96,7 @@ class FileUploads:
                 )
             is_absent = _stored_size(self._objects, key) is None
             with contextlib.suppress(ObjectExistsError):  # another push was faster
-                upload.complete(if_absent=is_absent)  # an object of another size is replaced
+                upload.complete(if_absent=is_absent)  # one of another content is replaced
 
 
 def missing_files(objects: ObjectStore, manifest: Manifest) -> list[ManifestFile]:

@@ -71,8 +71,12 @@ def publish_version(
     manifest: Manifest,
     signatures: Sequence[PublishedSignature],
     report: Report = report_nothing,
+    *,
+    replaces: bool = False,
 ) -> PublishedVersion:
     """Store every object of a version; those that are there are kept.
+
+    With `replaces`, stored files are hashed, and those that differ are replaced.
 
     Raises InvalidSignatureError without a signature that lets the version load, and the errors of
     `FileUploads.run`.
@@ -83,7 +87,7 @@ def publish_version(
         )
     data = encode_manifest(manifest)
     version = version_of(data)
-    sent = FileUploads(objects, folder, report).run(manifest)
+    sent = FileUploads(objects, folder, report).run(manifest, replaces=replaces)
     write_object(objects, manifest_key(version), data)
     stored = [_store_signature(objects, version, manifest, one) for one in signatures]
     return PublishedVersion(version, manifest, data, stored, sent)

@@ -1,15 +1,11 @@
-"""Reads the objects of a version: whether all are there, and whether they are what was signed."""
+"""Reads the small objects of a version, and whether the store has all of its files."""
 
-from collections.abc import Iterator
-from hashlib import sha256
 from itertools import islice
 from typing import Final
 
 from core.errors import Disposition, MillraceError
 from registry.manifests.manifest import (
     MANIFEST_BYTES_MAX,
-    Manifest,
-    ManifestFile,
     decode_manifest,
     version_of,
 )
@@ -21,7 +17,7 @@ from registry.manifests.model_objects import (
 )
 from registry.signing.model_signature import BUNDLE_BYTES_MAX
 from storage.objects.errors import ObjectNotFoundError
-from storage.objects.object_store import ObjectReader, ObjectStore, read_object
+from storage.objects.object_store import ObjectStore, read_object
 
 _HEX: Final = frozenset("0123456789abcdef")
 _DIGEST_CHARS: Final = 64
@@ -56,28 +52,6 @@ def read_published(objects: ObjectStore, version: str, key_id: str) -> tuple[byt
         if size != file.size:
             raise ModelObjectsMissingError(f"The file {file.path!r} is stored in another size.")
     return data, bundle
-
-
-def verify_files(
-    objects: ObjectReader, manifest: Manifest
-) -> Iterator[tuple[ManifestFile, str | None]]:
-    """Read and hash every file of a version; yield each with what is wrong with it, or None."""
-    for file in manifest.files:
-        digest, size = sha256(), 0
-        try:
-            with objects.read(file_key(file.sha256)) as blocks:
-                for block in blocks:
-                    digest.update(block)
-                    size += len(block)
-        except ObjectNotFoundError:
-            yield file, "not stored"
-            continue
-        if size != file.size:
-            yield file, f"has {size} bytes instead of {file.size}"
-        elif digest.hexdigest() != file.sha256:
-            yield file, "has another content"
-        else:
-            yield file, None
 
 
 def provenance_signers(objects: ObjectStore, version: str) -> list[str]:

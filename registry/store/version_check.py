@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from registry.manifests.manifest import Manifest, encode_manifest
 from registry.manifests.model_objects import manifest_key, provenance_key, signature_key
+from registry.publishing.stored_files import verify_files
 from registry.signing.keys import PublicKey
 from registry.signing.model_signature import (
     BUNDLE_BYTES_MAX,
@@ -13,7 +14,7 @@ from registry.signing.model_signature import (
     verify_bundle,
     verify_version,
 )
-from registry.store.published_objects import provenance_signers, verify_files
+from registry.store.published_objects import provenance_signers
 from registry.store.version_details import VersionSignature
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, read_object

@@ -108,6 +108,21 @@ def test_another_file_is_another_version_that_shares_the_rest(publisher: Publish
     assert len(publisher.stored("files")) == 3
 
 
+def test_an_altered_file_of_the_store_is_found_and_repaired(publisher: Publisher) -> None:
+    publisher.push()
+    data = (publisher.model / "model.safetensors").read_bytes()
+    stored = publisher.objects / "models" / "files" / sha256(data).hexdigest()
+    stored.chmod(0o600)
+    stored.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    verified = CliRunner().invoke(app, ["models", "verify", "m"])
+    assert verified.exit_code == ExitCode.FAILED
+    assert "--replace" in verified.stderr
+    assert publisher.push("--replace").exit_code == 0
+    assert stored.read_bytes() == data
+    assert CliRunner().invoke(app, ["models", "verify", "m"]).exit_code == ExitCode.OK
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -108,6 +108,22 @@ def test_a_truncated_object_is_replaced(folder: Path, objects: ObjectStore) -> N
     assert read_object(objects, key) == data
 
 
+def test_an_altered_object_of_equal_size_is_replaced_on_request(
+    folder: Path, objects: ObjectStore
+) -> None:
+    first = publish(objects, folder)
+    data = (folder / "model.safetensors").read_bytes()
+    key = file_key(sha256(data).hexdigest())
+    write_object(objects, key, data[:-1] + bytes([data[-1] ^ 1]))
+
+    assert publish(objects, folder).sent_bytes == 0
+    signatures = first.signatures
+    repaired = publish_version(objects, folder, first.manifest, signatures, replaces=True)
+
+    assert repaired.sent_bytes == len(data)
+    assert read_object(objects, key) == data
+
+
 def edit(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"!")
 
