@@ -18,6 +18,8 @@ from registry.sources.errors import ModelSourceError
 from registry.sources.file_choice import choose_files
 from registry.sources.file_download import Download, FileSource, RemoteFile
 from registry.sources.hub_repository import HubRepository
+from registry.sources.lowest_rate import LowestRate
+from registry.sources.settings import SourceSettings
 from registry.sources.source_names import FolderSource, HubSource, S3Source, Source
 from registry.transfers import Report, report_nothing
 
@@ -40,17 +42,21 @@ class Fetcher:
     allows_code: bool = False
     report: Report = report_nothing
     pause: Callable[[float], object] = time.sleep
+    clock: Callable[[], float] = time.monotonic
 
     @contextmanager
     def fetched(self, source: Source) -> Iterator[FetchedModel]:
-        """Yield the files of a source. Raises ModelSourceError, InvalidManifestError, OSError."""
+        """Yield the files of a source.
+
+        Raises ModelSourceError, InvalidManifestError, SettingsError, OSError.
+        """
         match source:
             case FolderSource(folder):
                 if not folder.is_dir():
                     raise ModelSourceError(f"{folder} is no folder.")
                 yield FetchedModel(folder, None)
             case HubSource():
-                pinned, files = HubRepository(source, self.env).list_files()
+                pinned, files = HubRepository(source, self.env).list_files(self._lowest_rate())
                 repository = HubRepository(pinned, self.env)
                 with self._downloaded(pinned, repository, str(pinned), files) as model:
                     yield model
@@ -62,6 +68,9 @@ class Fetcher:
                 plain = [RemoteFile(file.path, file.size) for file in files]
                 with self._downloaded(source, reader, key, plain) as model:
                     yield model
+
+    def _lowest_rate(self) -> LowestRate:
+        return LowestRate(SourceSettings.from_env(self.env).bytes_per_s_min, self.clock)
 
     def _list_bucket(self, source: S3Source) -> tuple[FileSource, list[RemoteFile]]:
         from registry.sources.bucket_folder import BucketFolder
@@ -80,6 +89,7 @@ class Fetcher:
         folder = self.downloads / name
         with (self.downloads / f".{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            Download(files_of, folder, self.report, self.pause).run(str(source), kept)
+            download = Download(files_of, folder, self.report, self.pause, self._lowest_rate)
+            download.run(str(source), kept)
             yield FetchedModel(folder, str(source), left_out)
             shutil.rmtree(folder, ignore_errors=True)

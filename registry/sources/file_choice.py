@@ -48,12 +48,13 @@ def choose_files(
     """
     if len(listed) > FILES_MAX:
         raise ModelSourceError(f"{source} has more than {FILES_MAX} files.")
+    duplicates = _duplicates(listed)
     kept: list[F] = []
     left_out: list[str] = []
     for file in sorted(listed, key=lambda file: file.path):
         _require_inside(source, file.path)
         is_allowed = path_refusal(file.path, allows_code=allows_code) is None
-        if is_allowed and not _is_duplicate(file.path, listed):
+        if is_allowed and file.path not in duplicates:
             kept.append(file)
         else:
             left_out.append(file.path)
@@ -73,14 +74,12 @@ def _require_inside(source: str, path: str) -> None:
         raise ModelSourceError(f"{source} names the file {path[:200]!r}, which leaves its folder.")
 
 
-def _is_duplicate(path: str, listed: Iterable[SourceFile]) -> bool:
-    """Whether these are the weights of the folder once more, in the form of another tool."""
-    name = PurePosixPath(path).name
-    if not (name.startswith(_DUPLICATE_PREFIX) and name.endswith(_SAFETENSORS)):
-        return False
-    return any(
-        file.path.startswith("model") and file.path.endswith(_SAFETENSORS) for file in listed
-    )
+def _duplicates(listed: Iterable[SourceFile]) -> set[str]:
+    """Return the weights of the folder once more, in the form of another tool."""
+    weights = [file.path for file in listed if file.path.endswith(_SAFETENSORS)]
+    if not any(path.startswith("model") for path in weights):
+        return set()
+    return {path for path in weights if PurePosixPath(path).name.startswith(_DUPLICATE_PREFIX)}
 
 
 def _require_weights(source: str, kept: Sequence[SourceFile], left_out: Sequence[str]) -> None:

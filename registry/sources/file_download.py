@@ -17,6 +17,7 @@ from threading import Event
 from typing import Final, Literal, Protocol
 
 from registry.sources.errors import ModelSourceError
+from registry.sources.lowest_rate import LowestRate
 from registry.transfers import (
     ByteProgress,
     Report,
@@ -73,6 +74,7 @@ class Download:
     folder: Path
     report: Report = report_nothing
     pause: Callable[[float], object] = time.sleep
+    lowest_rate: Callable[[], LowestRate] = lambda: LowestRate(0)
 
     def run(self, name: str, files: Sequence[RemoteFile]) -> None:
         """Download all files, a few at once; files that are there and right are kept.
@@ -109,7 +111,7 @@ class Download:
     def _receive(
         self, file: RemoteFile, partial: Path, progress: ByteProgress, stop: Event
     ) -> None:
-        tries = 0
+        tries, rate = 0, self.lowest_rate()
         with partial.open("ab") as output:
             size = os.fstat(output.fileno()).st_size
             if size > file.size:
@@ -118,7 +120,7 @@ class Download:
             while size < file.size:
                 problem = "ended early"
                 try:
-                    self._append(file, output.fileno(), progress, stop)
+                    self._append(file, output.fileno(), progress, rate, stop)
                 except BrokenTransferError as failure:
                     problem = str(failure)
                 reached = os.fstat(output.fileno()).st_size
@@ -129,14 +131,22 @@ class Download:
                 if size < file.size:
                     self.pause(min(2.0**tries, _PAUSE_S_MAX))
 
-    def _append(self, file: RemoteFile, output: int, progress: ByteProgress, stop: Event) -> None:
-        """Append what the source sends. Raises ModelSourceError for more than it told."""
+    def _append(
+        self,
+        file: RemoteFile,
+        output: int,
+        progress: ByteProgress,
+        rate: LowestRate,
+        stop: Event,
+    ) -> None:
+        """Append what the source sends. Raises ModelSourceError for more, or too slowly."""
         size = os.fstat(output).st_size
         with self.source.open(file, size) as transfer:
             if transfer.offset != size:
                 os.ftruncate(output, transfer.offset)
                 progress.advance(transfer.offset - size)
                 size = transfer.offset
+            rate.resume()
             for block in transfer.blocks:
                 if stop.is_set():
                     raise TransferStoppedError
@@ -147,6 +157,7 @@ class Download:
                     )
                 _write(output, block)
                 progress.advance(len(block))
+                rate.advance(len(block))
 
     def _require_space(self, name: str, files: Sequence[RemoteFile]) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from registry.manifests.manifest import FILES_MAX
 from registry.sources.errors import ModelSourceError
 from registry.sources.file_download import BrokenTransferError, RemoteFile, Transfer
+from registry.sources.lowest_rate import LowestRate
 from registry.sources.source_names import HubSource
 
 if TYPE_CHECKING:
@@ -16,9 +19,29 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 """Longest time to connect, and longest pause of the hub."""
 
+LISTING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of the list of a repository's files: 10,000 of them take less than 4 MiB."""
+
 _PARTIAL_CONTENT: Final = 206
 _RANGE_PAST_END: Final = 416
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class _LargeFile(msgspec.Struct):
+    sha256: str
+    size: int
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: int | None = None
+    blob_id: str | None = msgspec.field(default=None, name="blobId")
+    lfs: _LargeFile | None = None
+
+
+class _Repository(msgspec.Struct):
+    sha: str
+    siblings: list[_Sibling] = []
 
 
 class HubRepository:
@@ -26,32 +49,53 @@ class HubRepository:
 
     def __init__(self, source: HubSource, env: Mapping[str, str]) -> None:
         """`env` names endpoint and token, which no message and no log shows."""
-        from huggingface_hub import HfApi
+        from huggingface_hub import constants
 
         self._source = source
-        self._endpoint = env.get("HF_ENDPOINT") or None
+        self._endpoint = (env.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self._token = env.get("HF_TOKEN") or None
-        self._api = HfApi(endpoint=self._endpoint, token=self._token)
 
-    def list_files(self) -> tuple[HubSource, list[RemoteFile]]:
+    def list_files(self, rate: LowestRate) -> tuple[HubSource, list[RemoteFile]]:
         """Return the source with the commit of its revision, and the files of the commit.
 
         One answer of the hub has both, so they belong together. Raises ModelSourceError.
         """
         with self._translated_errors():
-            info = self._api.model_info(
-                self._source.repository,
-                revision=self._source.revision,
-                files_metadata=True,
-                timeout=TIMEOUT_S,
-            )
-            siblings = info.siblings or []
-            if len(siblings) > FILES_MAX:
+            found = msgspec.json.decode(self._read_listing(rate), type=_Repository)
+            if len(found.siblings) > FILES_MAX:
                 raise ModelSourceError(f"{self._source} has more than {FILES_MAX} files.")
-            pinned = HubSource(self._source.repository, info.sha)
+            pinned = HubSource(self._source.repository, found.sha)
             if not pinned.is_pinned:
                 raise ValueError("no commit")
-            return pinned, [_remote_file(sibling) for sibling in siblings]
+            return pinned, [_remote_file(sibling) for sibling in found.siblings]
+
+    def _read_listing(self, rate: LowestRate) -> bytes:
+        """Return the hub's answer about the repository, which the client would read whole."""
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            build_hf_headers,
+            get_session,
+            hf_raise_for_status,
+        )
+
+        url = f"{self._endpoint}/api/models/{self._source.repository}"
+        if self._source.revision is not None:
+            url += f"/revision/{quote(self._source.revision, safe='')}"
+        headers = build_hf_headers(token=self._token)
+        asked = get_session().stream(
+            "GET", url, headers=headers, params={"blobs": True}, timeout=TIMEOUT_S
+        )
+        with asked as response:
+            hf_raise_for_status(response)
+            data = bytearray()
+            rate.resume()
+            for block in response.iter_bytes():
+                data += block
+                rate.advance(len(block))
+                if len(data) > LISTING_BYTES_MAX:
+                    raise ModelSourceError(
+                        f"{self._source} lists its files in more than {LISTING_BYTES_MAX} bytes."
+                    )
+            return bytes(data)
 
     @contextmanager
     def open(self, file: RemoteFile, offset: int) -> Iterator[Transfer]:
@@ -113,7 +157,14 @@ class HubRepository:
             raise BrokenTransferError(
                 f"{name}: the hub {self._host} does not answer. Without a network, give a folder."
             ) from None
-        except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError):
+        except (
+            httpx2.HTTPError,
+            msgspec.MsgspecError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):
             message = f"{name}: the answer of the hub {self._host} cannot be read."
         else:
             return
@@ -121,15 +172,15 @@ class HubRepository:
 
     @property
     def _host(self) -> str:
-        return urlsplit(self._api.endpoint).hostname or "?"
+        return urlsplit(self._endpoint).hostname or "?"
 
 
-def _remote_file(sibling: Any) -> RemoteFile:
+def _remote_file(sibling: _Sibling) -> RemoteFile:
     """Return a listed file. Raises ValueError for one without size and digest."""
     lfs = sibling.lfs
     size = sibling.size if lfs is None else lfs.size
     digest = sibling.blob_id if lfs is None else lfs.sha256
-    if not isinstance(size, int) or not isinstance(digest, str) or not digest:
+    if size is None or not digest:
         raise ValueError("no size or digest")
     return RemoteFile(sibling.rfilename, size, digest, "git" if lfs is None else "sha256")
 

@@ -1,6 +1,7 @@
 """Goal: a model of the hub arrives complete and as the hub states it, or not at all."""
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from registry.manifests.manifest import FILES_MAX, InvalidManifestError
 from registry.sources.errors import ModelSourceError
 from registry.sources.fetched_model import FetchedModel, Fetcher
-from registry.sources.file_download import TRIES_MAX
+from registry.sources.file_choice import choose_files
+from registry.sources.file_download import TRIES_MAX, RemoteFile
+from registry.sources.lowest_rate import LowestRate
 from registry.sources.source_names import HubSource, parse_source
 from tests.support.model_hub import COMMIT, ModelHub, serve_hub
 
@@ -40,11 +43,12 @@ class Fetching:
         self.pauses: list[float] = []
 
     def fetch(
-        self, text: str = "hf://org/tiny", **options: Any
+        self, text: str = "hf://org/tiny", *, rate_min: int | None = None, **options: Any
     ) -> tuple[FetchedModel, dict[str, bytes]]:
-        fetcher = Fetcher(
-            downloads=self.downloads, env=self.env, pause=self.pauses.append, **options
-        )
+        env = dict(self.env)
+        if rate_min is not None:
+            env["MILLRACE_SOURCES_BYTES_PER_S_MIN"] = str(rate_min)
+        fetcher = Fetcher(downloads=self.downloads, env=env, pause=self.pauses.append, **options)
         with fetcher.fetched(parse_source(text)) as model:
             found = model.folder.rglob("*")
             files = {
@@ -183,6 +187,71 @@ def test_too_many_files_are_refused(fetching: Fetching, hub: ModelHub) -> None:
         for number in range(FILES_MAX)
     ]
     assert f"more than {FILES_MAX} files" in fetching.refusal()
+
+
+def test_a_list_of_files_without_end_is_refused(
+    fetching: Fetching, hub: ModelHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("registry.sources.hub_repository.LISTING_BYTES_MAX", 2000)
+    fetching.fetch()
+    hub.extra_siblings = [{"rfilename": "a" * 2000}]
+    assert "more than 2000 bytes" in fetching.refusal()
+
+
+def test_a_source_that_is_too_slow_is_left_and_resumed_later(
+    fetching: Fetching, hub: ModelHub
+) -> None:
+    hub.files["model.safetensors"] = bytes(200_000)  # several blocks, and one each minute
+    minutes = count()
+
+    def clock() -> float:
+        return 60.0 * next(minutes)
+
+    assert "less than 1000000 bytes/s for a minute" in fetching.refusal(
+        clock=clock, rate_min=1_000_000
+    )
+    assert fetching.fetch(clock=clock, rate_min=0)[1]["model.safetensors"] == bytes(200_000)
+
+
+def test_only_time_of_reading_counts_against_the_lowest_rate() -> None:
+    now = 0.0
+    rate = LowestRate(100, lambda: now)
+    for _ in range(6):
+        now += 3600  # a pause after a broken transfer
+        rate.resume()
+        now += 30
+        rate.advance(3001)
+    rate.resume()
+    now += 59
+    rate.advance(10)
+    now += 1
+    with pytest.raises(ModelSourceError, match="less than 100 bytes/s"):
+        rate.advance(10)
+
+
+class CountedPath(str):
+    """The path of a listed file, which counts how often it is looked at."""
+
+    looks = 0
+
+    def startswith(self, *arguments: Any) -> bool:
+        type(self).looks += 1
+        return super().startswith(*arguments)
+
+    def endswith(self, *arguments: Any) -> bool:
+        type(self).looks += 1
+        return super().endswith(*arguments)
+
+
+def test_each_name_of_a_listing_is_looked_at_a_few_times() -> None:
+    files = 500
+    listed = [
+        RemoteFile(CountedPath(f"consolidated{number}.safetensors"), 1) for number in range(files)
+    ]
+    CountedPath.looks = 0
+    kept, left_out = choose_files("s", listed, allows_code=False)
+    assert (len(kept), left_out) == (files, [])
+    assert CountedPath.looks < 20 * files
 
 
 def test_more_bytes_than_the_disk_has_are_refused_before_the_first(
