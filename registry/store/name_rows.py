@@ -1,6 +1,7 @@
 """Reads what names mean from Postgres: at a time, for a tenant or an operator."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,19 +13,7 @@ from registry.store.model_resolution import Meaning, resolve_text
 from registry.tables import model_names, model_versions
 
 _VERSION_COLUMNS: Final = tuple(
-    model_versions.c[name]
-    for name in (
-        "name",
-        "version",
-        "pool",
-        "engine",
-        "endpoints",
-        "created_at",
-        "verification",
-        "base_version",
-        "tenant_id",
-        "retired_at",
-    )
+    model_versions.c[field.name] for field in fields(ModelVersion) if field.name in model_versions.c
 )
 _MEANING_COLUMNS: Final = slice(len(_VERSION_COLUMNS), len(_VERSION_COLUMNS) + 3)
 _KNOWN_NAME: Final = len(_VERSION_COLUMNS) + 3
