@@ -17,6 +17,7 @@ from registry.manifests.manifest import FILES_MAX
 from registry.sources.errors import ModelSourceError
 from registry.sources.file_choice import choose_files
 from registry.sources.file_download import Download, FileSource, RemoteFile
+from registry.sources.hub_cache import require_no_snapshot
 from registry.sources.hub_repository import HubRepository
 from registry.sources.lowest_rate import LowestRate
 from registry.sources.settings import SourceSettings
@@ -54,6 +55,7 @@ class Fetcher:
             case FolderSource(folder):
                 if not folder.is_dir():
                     raise ModelSourceError(f"{folder} is no folder.")
+                require_no_snapshot(folder)
                 yield FetchedModel(folder, None)
             case HubSource():
                 pinned, files = HubRepository(source, self.env).list_files(self._lowest_rate())

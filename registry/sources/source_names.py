@@ -56,6 +56,11 @@ class HubSource:
 Source: TypeAlias = FolderSource | S3Source | HubSource
 
 
+def is_hub_id(text: str) -> bool:
+    """Whether a text may name a repository of the hub."""
+    return _HUB_ID.fullmatch(text) is not None
+
+
 def parse_source(text: str) -> Source:
     """Return the source that a text names. Raises ModelSourceError.
 

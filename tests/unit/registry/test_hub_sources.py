@@ -306,6 +306,25 @@ def test_a_refusal_of_the_hub_is_one_line(
     assert message in fetching.refusal()
 
 
+def test_a_snapshot_of_the_hubs_cache_is_refused_with_what_to_do(
+    fetching: Fetching, tmp_path: Path
+) -> None:
+    cache = tmp_path / "models--org--tiny"
+    (cache / "blobs").mkdir(parents=True)
+    (cache / "blobs" / "b10b").write_bytes(CONFIG)
+    snapshot = cache / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").symlink_to("../../blobs/b10b")
+
+    message = fetching.refusal(str(snapshot))
+    assert f"hf://org/tiny@{COMMIT}" in message
+    assert f"hf download org/tiny --revision {COMMIT} --local-dir" in message
+
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").write_bytes(CONFIG)  # as on a file system without links
+    assert fetching.fetch(str(snapshot))[1] == {"config.json": CONFIG}
+
+
 def test_an_unknown_revision_is_one_line(fetching: Fetching) -> None:
     assert "no such revision" in fetching.refusal("hf://org/tiny@v9")
 
