@@ -21,6 +21,7 @@ from jobs.errors import (
     QuotaExceededError,
     UploadedFileNotFoundError,
 )
+from registry.adapters.adapter_check import InvalidAdapterError
 from registry.engine_options.engine_options import InvalidOptionError
 from registry.errors import (
     AliasLoopError,
@@ -137,6 +138,7 @@ _OPERATOR_STATUSES: Final[dict[type[MillraceError], int]] = {
     AmbiguousVersionError: 400,
     CodeNotAllowedError: 400,
     InvalidKeyError: 400,
+    InvalidAdapterError: 400,
     InvalidManifestError: 400,
     InvalidModelError: 400,
     InvalidOptionError: 400,

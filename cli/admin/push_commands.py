@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -19,7 +19,9 @@ from cli.stack.served_models import pool_name
 from cli.transfer_display import shown_transfers
 from core.errors import SettingsError
 from jobs.store.model_acts import register_model
+from registry.adapters.adapter_files import AdapterBase
 from registry.engine_options.engine_options import check_options
+from registry.errors import InvalidModelError
 from registry.manifests.manifest import Manifest, code_paths
 from registry.models import ENDPOINTS
 from registry.publishing.folder_manifest import read_options
@@ -31,14 +33,37 @@ from registry.publishing.published_version import (
 from registry.signing.keys import PublicKey, SigningKey
 from registry.sources.fetched_model import Fetcher
 from registry.sources.source_names import parse_source
-from registry.store.version_details import require_model
+from registry.store.version_details import read_manifest, require_model
 from tenancy.installation_log import CLI_OPERATOR
 from tenancy.tenants import find_tenant
+
+REPLICA_RANK_MAX: Final = 16
+"""The default of replicas' `MILLRACE_ENGINE_ADAPTER_RANK_MAX`."""
 
 _LEFT_OUT_SHOWN: Final = 10
 _ENDPOINTS_HELP: Final = (
     f"Comma-separated, of {', '.join(ENDPOINTS)}; /v1 may be omitted. By default those of the "
 )
+
+_SignOption: TypeAlias = Annotated[
+    Path | None, typer.Option(help="File with the private key that signs the version.")
+]
+_SignatureOption: TypeAlias = Annotated[
+    Path | None, typer.Option(help="A signature that was made elsewhere, with --key.")
+]
+_KeyOption: TypeAlias = Annotated[
+    Path | None, typer.Option(help="File with the public key of --signature.")
+]
+_TenantOption: TypeAlias = Annotated[
+    str | None, typer.Option(help="Name of the tenant that alone may use this adapter.")
+]
+_RankOption: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        help="Of an adapter: the largest rank that replicas take.",
+        envvar="MILLRACE_ENGINE_ADAPTER_RANK_MAX",
+    ),
+]
 
 
 class PushDeclinedError(CommandError):
@@ -52,24 +77,17 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
         str, typer.Argument(help="A folder, s3://BUCKET/PREFIX, or hf://ORG/NAME[@REV].")
     ],
     name: Annotated[str, typer.Option(help="The `model` of requests.")],
-    sign: Annotated[
-        Path | None, typer.Option(help="File with the private key that signs the version.")
-    ] = None,
-    signature: Annotated[
-        Path | None, typer.Option(help="A signature that was made elsewhere, with --key.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="File with the public key of --signature.")
-    ] = None,
+    sign: _SignOption = None,
+    signature: _SignatureOption = None,
+    key: _KeyOption = None,
     pool: Annotated[
         str | None, typer.Option(help="Default: of NAME and version; an adapter's: of its base.")
     ] = None,
     base: Annotated[
         str | None, typer.Option(help="Of an adapter: the model it adapts, NAME@VERSION.")
     ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="Name of the tenant that alone may use this adapter.")
-    ] = None,
+    tenant: _TenantOption = None,
+    rank_max: _RankOption = REPLICA_RANK_MAX,
     options: Annotated[
         Path | None, typer.Option(help="File with engine options of the version, TOML or JSON.")
     ] = None,
@@ -91,7 +109,7 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
     engine_options = {} if options is None else read_options(options)
     check_options(engine_options)
     signatures = _read_keys(sign, signature, key)
-    base_version, tenant_id = _find_base(base, tenant, data)
+    adapted, tenant_id = _find_base(base, tenant, rank_max, data)
 
     def approve(manifest: Manifest) -> Sequence[PublishedSignature]:
         if manifest.allows_code and not yes:
@@ -111,7 +129,7 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
             objects=object_store(data),
             approve=approve,
             engine_options=engine_options,
-            base=base_version,
+            base=adapted,
             replaces=replace,
         )
     with transaction(data) as connection:
@@ -121,11 +139,11 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
 
 
 def _find_base(
-    base: str | None, tenant: str | None, data: Path | None
-) -> tuple[str | None, UUID | None]:
-    """Return the base version of an adapter, and the tenant of a private one.
+    base: str | None, tenant: str | None, rank_max: int, data: Path | None
+) -> tuple[AdapterBase | None, UUID | None]:
+    """Return the base model of an adapter, and the tenant of a private one.
 
-    Raises SettingsError, ModelNotFoundError, TenantNotFoundError.
+    Raises SettingsError, ModelNotFoundError, InvalidModelError, TenantNotFoundError.
     """
     if base is None:
         if tenant is not None:
@@ -133,7 +151,7 @@ def _find_base(
         return None, None
     with transaction(data) as connection:
         tenant_id = None if tenant is None else find_tenant(connection, tenant)
-        return require_model(connection, base).version, tenant_id
+        return _adapted(connection, base, rank_max), tenant_id
 
 
 def _read_keys(
@@ -157,6 +175,18 @@ def _read_keys(
         return found if pair is None else [sign_version(pair, manifest), *found]
 
     return signatures
+
+
+def _adapted(connection: sa.Connection, text: str, rank_max: int) -> AdapterBase:
+    """Return the base model of an adapter. Raises ModelNotFoundError, InvalidModelError."""
+    model = require_model(connection, text)
+    manifest = read_manifest(connection, model)
+    if manifest is None or manifest.base is not None or model.retired_at is not None:
+        raise InvalidModelError(
+            f"{model.id} is no base of adapters: that is a signed model, not retired, and no "
+            "adapter itself."
+        )
+    return AdapterBase(model.version, manifest, rank_max)
 
 
 def _confirm_code(manifest: Manifest) -> None:

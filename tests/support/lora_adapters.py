@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 _HIDDEN, _LAYERS = 128, 2
 _OUTPUTS = {"q_proj": 128, "v_proj": 64}
@@ -33,3 +33,13 @@ def write_adapter(folder: Path, seed: int, *, rank: int = 8, **config: object) -
     }
     (folder / "adapter_config.json").write_bytes(msgspec.json.encode(fields | config))
     return folder
+
+
+def base_weights(*, hidden: int = _HIDDEN) -> bytes:
+    """Return weights that have the modules which the adapters adapt, and others."""
+    tensors = {
+        f"model.layers.{layer}.self_attn.{name}.weight": np.zeros((outputs, hidden), np.float16)
+        for layer in range(_LAYERS)
+        for name, outputs in {**_OUTPUTS, "k_proj": 64}.items()
+    }
+    return save(tensors)

@@ -23,6 +23,7 @@ from storage.objects.local_object_store import LocalUpload
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
 from tenancy.tenants import create_tenant
+from tests.support.lora_adapters import base_weights, write_adapter
 from tests.support.model_hub import COMMIT, ModelHub, serve_hub
 
 pytestmark = pytest.mark.timeout(300)
@@ -210,42 +211,91 @@ def test_code_needs_an_operator_and_is_recorded(publisher: Publisher) -> None:
     assert publisher.entries()[0].details["allowed_code_files"] == 1
 
 
-def test_an_adapter_is_served_by_the_pool_of_its_base(publisher: Publisher) -> None:
-    publisher.push()
-    (base,) = publisher.versions()
-    adapter = publisher.folder / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_bytes(b"{}")
-    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
-    key = ["--sign", str(publisher.folder / "key.pem")]
+class Adapting:
+    """A registered base model, and the folder of an adapter."""
 
-    def push(*arguments: str) -> Result:
-        command = ["models", "push", str(adapter), "--name", "a", *key, *arguments]
-        return CliRunner().invoke(app, command)
+    def __init__(self, publisher: Publisher, folder: Path) -> None:
+        self.publisher, self.adapter = publisher, folder / "adapter"
+        weights = publisher.model / "model.safetensors"
+        weights.write_bytes(base_weights())
+        publisher.push()
+        (self.base,) = publisher.versions()
+        (other := folder / "other").mkdir()
+        (other / "config.json").write_bytes(CONFIG)
+        (other / "model.safetensors").write_bytes(base_weights(hidden=64))
+        CliRunner().invoke(
+            app, ["models", "push", str(other), "--name", "other", "--sign", self.key]
+        )
 
-    assert "give --base" in push().stderr
-    done = push("--base", f"m@{base.version[:12]}")
+    @property
+    def key(self) -> str:
+        return str(self.publisher.folder / "key.pem")
+
+    def push(self, *arguments: str) -> Result:
+        command = ["models", "push", str(self.adapter), "--name", "a", "--sign", self.key]
+        return CliRunner().invoke(app, [*command, *arguments])
+
+
+@pytest.fixture
+def adapting(publisher: Publisher, tmp_path: Path) -> Adapting:
+    return Adapting(publisher, tmp_path)
+
+
+def test_an_adapter_is_served_by_the_pool_of_its_base(adapting: Adapting) -> None:
+    write_adapter(adapting.adapter, 1)
+    assert "give --base" in adapting.push().stderr
+    done = adapting.push("--base", f"m@{adapting.base.version[:12]}")
 
     assert done.exit_code == 0, done.output
-    row = publisher.versions()[-1]
-    assert (row.base_version, row.pool) == (base.version, base.pool)
-    assert row.endpoints == base.endpoints
+    row = adapting.publisher.versions()[-1]
+    assert (row.base_version, row.pool) == (adapting.base.version, adapting.base.pool)
+    assert row.endpoints == adapting.base.endpoints
     assert row.tenant_id is None
+    of_adapter = adapting.push("--base", "a")
+    assert "is no base of adapters" in of_adapter.stderr
 
 
-def test_a_private_adapter_is_that_of_its_tenant(publisher: Publisher) -> None:
-    publisher.push()
+@pytest.mark.parametrize(
+    ("fields", "arguments", "message"),
+    [
+        ({"rank": 32}, (), "rank 32; replicas take 16"),
+        ({"rank": 8}, ("--rank-max", "4"), "rank 8; replicas take 4"),
+        ({}, ("--base", "other"), "do not fit those of the base model"),
+        ({"use_dora": True}, (), "DoRA"),
+        ({"bias": "all"}, (), "no adapters with biases"),
+    ],
+)
+def test_an_adapter_that_cannot_be_served_is_refused_before_anything_is_sent(
+    fields: dict[str, Any], arguments: tuple[str, ...], message: str, adapting: Adapting
+) -> None:
+    write_adapter(adapting.adapter, 1, **fields)
+    before = sorted(adapting.publisher.stored("files"))
+
+    done = adapting.push("--base", "m", *arguments)
+
+    assert done.exit_code == ExitCode.USAGE
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+    assert sorted(adapting.publisher.stored("files")) == before
+    assert len(adapting.publisher.versions()) == 2
+
+
+def test_a_larger_rank_is_taken_where_replicas_take_it(adapting: Adapting) -> None:
+    write_adapter(adapting.adapter, 1, rank=32)
+    assert adapting.push("--base", "m", "--rank-max", "32").exit_code == 0
+
+
+def test_a_private_adapter_is_that_of_its_tenant(adapting: Adapting) -> None:
+    publisher = adapting.publisher
     assert "give --base" in publisher.push("--tenant", "owner").stderr
-    adapter = publisher.folder / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_bytes(b"{}")
-    given = ("--name", "a", "--base", "m", "--tenant", "owner")
-    unknown = publisher.push(*given, source=str(adapter))
+    write_adapter(adapting.adapter, 1)
+    given = ("--base", "m", "--tenant", "owner")
+    unknown = adapting.push(*given)
     assert unknown.exit_code == ExitCode.NOT_FOUND
     with publisher.engine.begin() as connection:
         owner = create_tenant(connection, "owner")
 
-    assert publisher.push(*given, source=str(adapter)).exit_code == 0
+    assert adapting.push(*given).exit_code == 0
     assert publisher.versions()[-1].tenant_id == owner
 
 

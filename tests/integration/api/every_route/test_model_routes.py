@@ -4,6 +4,7 @@ and published.
 
 from collections.abc import Callable
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +21,9 @@ from storage.postgres.outbox import outbox
 from tests.integration.api.answers import is_replay, ok, refused
 from tests.integration.api.every_route.asks import OPERATOR_ASKS
 from tests.integration.api.every_route.worlds import Two
+from tests.support.lora_adapters import base_weights, write_adapter
 from tests.support.registered_models import ModelSigner, manifest_of
+from tests.support.signed_models import store_model
 
 pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
 
@@ -47,11 +50,9 @@ class Publisher:
         body = {"pem": self.signer.key.public.pem.decode(), "name": "release"}
         return self.client.post(KEYS, json=body, headers=headers)
 
-    def store(
-        self, content: str, *, base: str | None = None, with_file: bool = True, code: bytes = b""
-    ) -> str:
+    def store(self, content: str, *, with_file: bool = True, code: bytes = b"") -> str:
         """Store the objects of a version; return the version."""
-        manifest = manifest_of(content, base=base)
+        manifest = manifest_of(content)
         if code:
             file = ManifestFile("modeling.PY", len(code), sha256(code).hexdigest())
             manifest = msgspec.structs.replace(
@@ -310,11 +311,36 @@ def test_two_versions_are_compared(publisher: Publisher, two: Two) -> None:
     assert refused(short, 400)["code"] == "model_version_ambiguous"
 
 
-def test_a_private_adapter_is_shown_to_its_tenant(publisher: Publisher, two: Two) -> None:
-    base = publisher.push(uuid4().hex)
+def store_adapter(
+    publisher: Publisher, folder: Path, *, hidden: int = 128
+) -> tuple[dict[str, Any], str]:
+    """Register a base model and store an adapter of it; return the base and the version."""
+    key, objects = publisher.signer.key, publisher.two.site.objects
+    name = uuid4().hex
+    weights = {"model.safetensors": base_weights(hidden=hidden), f"{name}.json": b"{}"}
+    base = ok(publisher.register(store_model(objects, weights, key).version))
+    write_adapter(folder / name, 1)
+    files = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+    return base, store_model(objects, files, key, base=base["version"]).version
+
+
+def test_an_adapter_that_does_not_fit_its_base_is_refused(
+    publisher: Publisher, two: Two, tmp_path: Path
+) -> None:
     adapter = Publisher(two)
     adapter.signer = publisher.signer
-    version = adapter.store(uuid4().hex, base=base["version"])
+    _, version = store_adapter(publisher, tmp_path, hidden=64)
+    answer = refused(adapter.register(version, pool=None, endpoints=[]), 400)
+    assert answer["code"] == "adapter_invalid"
+    assert "do not fit those of the base model" in str(answer["message"])
+
+
+def test_a_private_adapter_is_shown_to_its_tenant(
+    publisher: Publisher, two: Two, tmp_path: Path
+) -> None:
+    adapter = Publisher(two)
+    adapter.signer = publisher.signer
+    base, version = store_adapter(publisher, tmp_path)
     tenant = public_id(TENANT, two.site.tenant_id)
     other = adapter.register(version, pool=None, endpoints=[], tenant="org_x")
     assert refused(other, 404)["code"] == "tenant_missing"
