@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.admin.administration import administration
+from cli.admin.model_collect_command import collect
 from cli.admin.model_key_commands import app as keys
 from cli.admin.model_key_commands import republish
 from cli.admin.model_name_commands import alias, retire
@@ -41,6 +42,6 @@ def _cells(model: dict[str, Any]) -> tuple[str, ...]:
     return (*texts, verification, ",".join(model["endpoints"]))
 
 
-for _command in (push, add, sbom, plan, show, diff, verify, alias, retire, republish):
+for _command in (push, add, sbom, plan, show, diff, verify, alias, retire, collect, republish):
     app.command()(_command)
 app.add_typer(keys, name="keys")

@@ -27,12 +27,15 @@ from registry.models import ENDPOINTS
 from registry.publishing.folder_manifest import read_options
 from registry.publishing.published_version import (
     PublishedSignature,
+    is_stored,
     read_signature,
     sign_version,
 )
 from registry.signing.keys import PublicKey, SigningKey
 from registry.sources.fetched_model import Fetcher
 from registry.sources.source_names import parse_source
+from registry.store.acts import lock_registry
+from registry.store.published_objects import ModelObjectsMissingError
 from registry.store.version_details import read_manifest, require_model
 from tenancy.installation_log import CLI_OPERATOR
 from tenancy.tenants import find_tenant
@@ -116,6 +119,7 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
             _confirm_code(manifest)
         return signatures(manifest)
 
+    objects = object_store(data)
     with shown_transfers() as report:
         fetcher = Fetcher(
             downloads=cache_dir(os.environ) / "models" / "downloads",
@@ -126,13 +130,16 @@ def push(  # noqa: PLR0913, PLR0917  one parameter an option
         pushed = push_model(
             parse_source(source),
             fetcher=fetcher,
-            objects=object_store(data),
+            objects=objects,
             approve=approve,
             engine_options=engine_options,
             base=adapted,
             replaces=replace,
         )
     with transaction(data) as connection:
+        lock_registry(connection)
+        if not is_stored(objects, pushed.published):  # `models collect` removes under this lock
+            raise ModelObjectsMissingError("Objects were removed during the push: push again.")
         _register(connection, pushed, name, pool=pool, endpoints=endpoints, tenant_id=tenant_id)
     _print_left_out(pushed.left_out)
     typer.echo(f"{name} {pushed.published.version}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from registry.manifests.manifest import Manifest, encode_manifest, version_of
 from registry.manifests.model_objects import manifest_key, provenance_key, signature_key
-from registry.publishing.file_uploads import FileUploads
+from registry.publishing.file_uploads import FileUploads, missing_files
 from registry.signing.keys import PublicKey, SigningKey
 from registry.signing.model_signature import (
     BUNDLE_BYTES_MAX,
@@ -91,6 +91,18 @@ def publish_version(
     write_object(objects, manifest_key(version), data)
     stored = [_store_signature(objects, version, manifest, one) for one in signatures]
     return PublishedVersion(version, manifest, data, stored, sent)
+
+
+def is_stored(objects: ObjectStore, published: PublishedVersion) -> bool:
+    """Whether the store still has what a push found there or wrote."""
+    signatures = [signature for signature in published.signatures if signature.lets_load]
+    try:
+        objects.size(manifest_key(published.version))
+        for signature in signatures:
+            objects.size(signature_key(published.version, signature.key.key_id))
+    except ObjectNotFoundError:
+        return False
+    return not missing_files(objects, published.manifest)
 
 
 def _store_signature(

@@ -13,13 +13,15 @@ from typer.testing import CliRunner, Result
 from cli.exits import ExitCode
 from cli.main import app
 from registry.manifests.manifest import decode_manifest
+from registry.manifests.model_objects import file_key
 from registry.publishing.folder_manifest import describe_folder
-from registry.publishing.published_version import sign_version
+from registry.publishing.published_version import PublishedVersion, publish_version, sign_version
 from registry.signing.keys import SigningKey
 from registry.store.keys import revoke_key, trust_key
 from registry.tables import model_manifests, model_signatures, model_versions
 from storage.objects.errors import ObjectStoreFullError
 from storage.objects.local_object_store import LocalUpload
+from storage.objects.object_store import ObjectStore
 from tenancy.audit_reading import read_entries
 from tenancy.installation_log import INSTALLATION
 from tenancy.tenants import create_tenant
@@ -189,6 +191,24 @@ def test_a_folder_that_is_no_model_registers_nothing(
     assert len(done.stderr.splitlines()) == 1
     assert not publisher.versions()
     assert not publisher.stored("manifests")
+
+
+def test_objects_that_disappear_during_a_push_register_nothing(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(objects: ObjectStore, *arguments: Any, **options: Any) -> PublishedVersion:
+        published = publish_version(objects, *arguments, **options)
+        objects.delete(file_key(published.manifest.files[0].sha256))
+        return published
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cli.model_push.publish_version", lose)
+        done = publisher.push()
+
+    assert done.exit_code == ExitCode.FAILED
+    assert "push again" in done.stderr
+    assert not publisher.versions()
+    assert publisher.push().exit_code == 0
 
 
 def test_options_are_checked_before_anything_is_sent(publisher: Publisher) -> None:
