@@ -182,11 +182,12 @@ def _check_tensors(
     if not parts:
         raise InvalidAdapterError("The weights hold no LoRA tensors.")
     modules = None if base_tensors is None else _modules(base_tensors)
+    known_tails = {_tail(module) for module in modules or ()}
     for module, pair in parts.items():
         _check_pair(config, module, pair)
         if modules is None or base_tensors is None:
             continue
-        if module not in modules:
+        if module not in modules and _tail(module) not in known_tails:
             raise InvalidAdapterError(f"The base model has no module {module!r}.")
         _check_fit(module, pair, base_tensors.get(f"{module}.weight"))
 
@@ -213,6 +214,16 @@ def _check_fit(module: str, pair: Mapping[str, TensorInfo], base: TensorInfo | N
 
 def _modules(tensors: Iterable[str]) -> set[str]:
     return {name.rpartition(".")[0] for name in tensors}
+
+
+def _tail(module: str) -> str:
+    """Return a module's name from its layer on.
+
+    PEFT writes names of modules in memory, and some models are stored under other prefixes: see
+    `_checkpoint_conversion_mapping` in transformers, and `hf_to_vllm_mapper` in vLLM.
+    """
+    _, found, tail = module.partition(".layers.")
+    return found + tail if found else module
 
 
 def _is_head(name: str, config: AdapterConfig) -> bool:

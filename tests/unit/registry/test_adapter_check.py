@@ -40,6 +40,15 @@ def test_adapter_as_peft_writes_it_is_accepted(tmp_path: Path) -> None:
     assert (found.rank_max, len(tensors)) == (8, 8)
 
 
+def test_base_that_is_stored_under_another_prefix_is_compared_from_its_layers_on() -> None:
+    at = AT.replace(".model.layers", ".model.language_model.layers")
+    tensors = {name.replace(AT, at): info for name, info in TENSORS.items()}
+    check({}, tensors)
+    unknown = {name.replace("q_proj", "x_proj"): info for name, info in tensors.items()}
+    with pytest.raises(InvalidAdapterError, match="has no module"):
+        check({}, unknown)
+
+
 def test_quantized_base_is_compared_by_its_modules() -> None:
     packed = {"model.layers.0.self_attn.q_proj.qweight": TensorInfo("I32", (16, 64))}
     config = msgspec.json.encode(CONFIG)
