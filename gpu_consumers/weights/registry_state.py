@@ -75,9 +75,9 @@ class RegistryStates:
         """Apply what the key of a record tells alone."""
         self._forget_version(kind, named)
         name, _, version = named.rpartition("@")
-        if kind == "retired" and name == self._name:
+        if kind == "retired":
             state = ModelState(name, version, "", FINAL_REVISION, retired=True)
-            self._versions[version] = state
+            self._versions.setdefault(version, {})[name] = state
         elif kind == "key":
             revision, _ = self._keys.get(named, (0, True))
             self._keys[named] = revision, True

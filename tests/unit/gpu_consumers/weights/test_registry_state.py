@@ -89,8 +89,7 @@ def test_compaction_keeps_final_states_whatever_is_written_later(order: Sequence
     newest = {one.key: one for one in (written[number] for number in order)}
     states = states_of(*newest.values())
     assert states.revoked_keys() == {KEY}
-    state = states.version_state(VERSION)
-    assert state is not None
+    [state] = states.version_states(VERSION)
     assert state.retired
 
 
@@ -99,8 +98,7 @@ def test_unreadable_final_states_count_by_their_keys() -> None:
     bad.append(record(key_state(2, revoked=True), b"\xc1"))
     states = states_of(*bad, record(version_state()), record(key_state()))
     assert states.revoked_keys() == {KEY}
-    state = states.version_state(VERSION)
-    assert state is not None
+    [state] = states.version_states(VERSION)
     assert state.retired
 
 
