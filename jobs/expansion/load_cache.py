@@ -192,11 +192,11 @@ class OpenLoads:
             self.server, self.snapshot, self.openings.now_s = server, snapshot, now_s
             if job_id is None:
                 return  # the only row: nothing changed
-            if not is_open:  # its versions may not be known yet
+            if is_open:
+                # Many jobs have the same versions. A job that is not open may have none.
+                self.replace(job_id, JobLoad(job_id, *rest, intern(versions)))
+            else:
                 self.replace(job_id, None)
-                continue
-            fields = (job_id, *rest, intern(versions))  # many jobs have the same versions
-            self.replace(job_id, JobLoad(*fields))
 
     def _apply_partitions(self) -> None:
         if self._unavailable != self.results.unavailable:

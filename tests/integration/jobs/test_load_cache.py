@@ -1,7 +1,7 @@
 """Goal: loads in memory are those of the rows, in whatever order transactions commit."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
@@ -40,6 +40,11 @@ class History:
         with engine.begin() as connection:
             self.tenants = [add_tenant(connection) for _ in range(2)]
             self.job_ids = [self.add_job(connection) for _ in range(8)]
+            self.new_ids = [self.add_new_job(connection) for _ in range(4)]
+
+    def add_new_job(self, connection: sa.Connection) -> UUID:
+        """Add a job without a verdict: its model, version and pool are not known."""
+        return add_job(connection, self.draw.choice(self.tenants))
 
     def add_job(self, connection: sa.Connection) -> UUID:
         pool = self.draw.choice(["pool-small", "other"])
@@ -47,11 +52,16 @@ class History:
 
     def step(self) -> None:
         """Begin a transaction, change a job in one, or end one."""
-        act = self.draw.choice(["begin", "change", "change", "change", "end", "lease"])
+        act = self.draw.choice(["begin", "change", "change", "change", "verdict", "end", "lease"])
         if act == "begin" and len(self.open) < 3:
             self.open[self.closing.enter_context(self.engine.connect())] = set()
         elif act == "change" and self.open:
-            self.change(self.draw.choice([*self.open]))
+            self.change(self.draw.choice([*self.open]), self.job_ids, self.statement)
+        elif act == "verdict" and self.open:
+            if len(self.new_ids) < STEPS // 10:
+                with self.engine.begin() as connection:
+                    self.new_ids.append(self.add_new_job(connection))
+            self.change(self.draw.choice([*self.open]), self.new_ids, self.verdict)
         elif act == "end" and self.open:
             connection = self.draw.choice([*self.open])
             self.draw.choice([connection.commit, connection.commit, connection.rollback])()
@@ -59,14 +69,32 @@ class History:
         elif act == "lease":
             self.change_leases()
 
-    def change(self, connection: sa.Connection) -> None:
+    def change(
+        self,
+        connection: sa.Connection,
+        job_ids: list[UUID],
+        statement: Callable[[UUID], sa.Update],
+    ) -> None:
         busy = set().union(*(ids for other, ids in self.open.items() if other is not connection))
-        free = [job_id for job_id in self.job_ids if job_id not in busy]
+        free = [job_id for job_id in job_ids if job_id not in busy]
         if not free:
             return
         job_id = self.draw.choice(free)
         self.open[connection].add(job_id)
-        connection.execute(self.statement(job_id))
+        connection.execute(statement(job_id))
+
+    def verdict(self, job_id: UUID) -> sa.Update:
+        """Return what accepts, refuses, cancels or changes a job during its validation."""
+        cancelled = {"state": "cancelling", "close_reason": "cancelled"}
+        accepted = {"model": "small", "model_version": "1", "pool": "other", "total_count": 300}
+        choices: list[dict[str, Any]] = [
+            {"state": "in_progress"} | accepted,
+            {"state": "failed", "failed_at": sa.func.now()},
+            cancelled | {"cancelling_at": sa.func.now()},
+            {"priority": self.draw.randrange(10)},
+        ]
+        is_due = (jobs.c.id == job_id, jobs.c.state == "validating")
+        return sa.update(jobs).where(*is_due).values(self.draw.choice(choices))
 
     def statement(self, job_id: UUID) -> sa.Update:
         cursor, counted, version = job_cursors.c, job_counters.c, jobs.c.control_version + 1
@@ -121,6 +149,24 @@ def test_loads_are_those_of_the_rows_after_any_history(history: History, cache: 
     mismatches = metrics.LOAD_MISMATCHES._value.get()
     cache.reconcile()
     assert metrics.LOAD_MISMATCHES._value.get() == mismatches
+
+
+def test_jobs_without_a_verdict_have_no_load_whatever_becomes_of_them(
+    engine: sa.Engine, cache: LoadCache
+) -> None:
+    """Their columns of the model are NULL."""
+    assert_current(cache)
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        invalid, cancelled, _ = (add_job(connection, tenant_id) for _ in range(3))
+    assert_current(cache)
+    update = sa.update(jobs).values(failed_at=sa.func.now())
+    execute(engine, update.where(jobs.c.id == invalid).values(state="failed"))
+    update = sa.update(jobs).values(state="cancelling", close_reason="cancelled")
+    execute(engine, update.where(jobs.c.id == cancelled))
+    assert_current(cache)
+    with cache.current() as loads:
+        assert not loads.by_id
 
 
 def test_a_transaction_that_commits_late_is_read(engine: sa.Engine, cache: LoadCache) -> None:
