@@ -89,7 +89,8 @@ class IntakeLoop:
             read_ahead_bytes=self.settings.read_ahead_bytes,
         )
         pools, batcher_count = self.capacities.pools(), self.capacities.batcher_count()
-        budgets = pool_budgets(loads.sums.by_pool, pools, limits, batcher_count)
+        unserved = loads.unserved.by_pool.values()
+        budgets = pool_budgets(loads.sums.by_pool, pools, limits, batcher_count, unserved)
         started_count = 0
         if now_s >= self._claim_at_s:
             self._claim_at_s = now_s + _CLAIM_INTERVAL_S

@@ -90,6 +90,9 @@ class OpenLoads:
     sums: LoadSums = field(default_factory=LoadSums)
     """Without jobs of unavailable partitions, and those whose version no replica has."""
 
+    unserved: LoadSums = field(default_factory=LoadSums)
+    """Of the jobs whose version no replica has: their outstanding items occupy the batchers."""
+
     outstanding: int = 0  # items of all jobs
     outstanding_by_pool: dict[str, dict[UUID, JobLoad]] = field(default_factory=dict)
     """The loads with outstanding items; windows bound their number."""
@@ -135,6 +138,8 @@ class OpenLoads:
         else:
             self.copies_left.discard(job_id)
         self.sums.replace(self._counted(before), self._counted(load))
+        if self._by_pool:
+            self.unserved.replace(self._unserved(before), self._unserved(load))
 
     def _replace_outstanding(self, before: JobLoad | None, after: JobLoad | None) -> None:
         if before is not None and before.outstanding:
@@ -150,7 +155,10 @@ class OpenLoads:
             other._unavailable,  # noqa: SLF001  of the same class
             other._by_pool,  # noqa: SLF001
         )
-        return not leaves_out_others and self.sums.by_pool != other.sums.by_pool
+        sums, others = (self.sums, self.unserved), (other.sums, other.unserved)
+        return not leaves_out_others and any(
+            mine.by_pool != of_other.by_pool for mine, of_other in zip(sums, others, strict=True)
+        )
 
     def apply(self, connection: sa.Connection, *, hours_at_once: bool = False) -> bool:
         """Read what changed since the snapshot; return False if the server is another one.
@@ -213,12 +221,14 @@ class OpenLoads:
             pool for pool in before.keys() | after.keys() if before.get(pool) != after.get(pool)
         }
         loads = [load for load in self.by_id.values() if load.pool in changed]
-        were_counted = [self._counted(load) for load in loads]
+        were = [(self._counted(load), self._unserved(load)) for load in loads]
         self._by_pool = after
-        for load, was_counted in zip(loads, were_counted, strict=True):
-            is_counted = self._counted(load)
+        for load, (was_counted, was_unserved) in zip(loads, were, strict=True):
+            is_counted, is_unserved = self._counted(load), self._unserved(load)
             if is_counted is not was_counted:
                 self.sums.replace(was_counted, is_counted)
+            if is_unserved is not was_unserved:
+                self.unserved.replace(was_unserved, is_unserved)
 
     def _counted(self, load: JobLoad | None) -> JobLoad | None:
         """Return the load if its job takes part in windows, else None."""
@@ -226,7 +236,13 @@ class OpenLoads:
             return load
         if results_partition(load.job_id) in self._unavailable:
             return None
-        return load if has_versions(self._by_pool, load.pool, load.required_versions) else None
+        return load if self._is_served(load) else None
+
+    def _unserved(self, load: JobLoad | None) -> JobLoad | None:
+        return None if load is None or self._is_served(load) else load
+
+    def _is_served(self, load: JobLoad) -> bool:
+        return has_versions(self._by_pool, load.pool, load.required_versions)
 
 
 @dataclass(slots=True)

@@ -47,18 +47,23 @@ def pool_budgets(
     capacity: Mapping[str, PoolCapacity],
     limits: WindowLimits,
     batcher_count: int,
+    unserved: Iterable[PoolLoad] = (),
 ) -> dict[str, int]:
     """Return how many items of each pool with an active job may be outstanding.
+
+    `unserved` are sums of the jobs whose version no replica has; they are not in `pools`.
 
     A pool may have what it executes in `window_s`, and at least twice its concurrency, which keeps
     it busy while its rate is unknown. A pool without capacity may have one chunk, which shows
     when it works again. The budgets add up to the read-ahead of the live batchers at most: pools
     that need less than an equal share leave the rest to the others, and all pools without capacity
-    together have a twentieth. A batcher buffers twice its read-ahead; items of pools that have lost
-    their capacity occupy it, so the total shrinks when they exceed one half. Pools of large items
-    share the bytes of the read-ahead in the same way.
+    together have a twentieth. A batcher buffers twice its read-ahead; items that nothing can run
+    now occupy it, so the total shrinks when they exceed one half: those of pools that have lost
+    their capacity, and those of `unserved` jobs. Pools of large items share the bytes of the
+    read-ahead in the same way.
     """
     stranded = [load for pool, load in pools.items() if pool not in capacity]
+    stranded += unserved
     stranded_items = sum(load.outstanding for load in stranded)
     stranded_bytes = sum(load.outstanding_bytes for load in stranded)
     total = _free_read_ahead(limits.read_ahead_items * max(1, batcher_count), stranded_items)

@@ -327,6 +327,18 @@ def test_items_of_pools_that_lost_their_capacity_shrink_the_other_budgets() -> N
     assert [budget(items) for items in (20_000, 30_000, 80_000)] == [19_900, 9_900, 4_900]
 
 
+def test_items_whose_version_no_replica_has_shrink_the_budgets_as_those_of_lost_pools() -> None:
+    def budget(items: int, item_bytes: int = 0) -> int:
+        job = tenant_job(2, 90_000, emitted=items)._replace(item_bytes=item_bytes)
+        unserved = LoadSums.of([job]).by_pool.values()
+        pools = LoadSums.of([tenant_job(1, 5)._replace(item_bytes=1024)]).by_pool
+        alive = {"p": PoolCapacity(1e9, 64)}
+        return rules.pool_budgets(pools, alive, LIMITS, 1, unserved)["p"]
+
+    assert [budget(n) for n in (0, 20_000, 30_000, 80_000)] == [20_000, 20_000, 10_000, 5_000]
+    assert budget(20_000, item_bytes=16_384) == 16_384  # a quarter of the bytes
+
+
 @given(jobs=loads(models=4), alive=pools_alive, batchers=st.integers(0, 3))
 def test_budgets_fit_into_the_bytes_of_the_read_ahead(
     jobs: list[JobLoad], alive: dict[str, PoolCapacity], batchers: int

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from jobs import metrics
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.load_cache import CHANGES, LoadCache, changes_since
+from jobs.expansion.load_sums import PoolLoad
 from jobs.expansion.pool_versions import required_versions
 from jobs.expansion.result_partitions import ResultPartitions
 from jobs.leasing import leases
@@ -331,3 +332,39 @@ def test_a_job_whose_version_no_replica_has_takes_no_part_until_one_has(
             assert {load.job_id for load in loads.counted()} & {new, old} == expected
             assert {one for one in (new, old) if loads.find(one)} == expected
         cache.reconcile()
+
+
+def test_the_items_of_a_job_whose_version_no_replica_has_still_occupy_the_batchers(
+    engine: sa.Engine, cache: LoadCache
+) -> None:
+    """After each rollout a whole window more would be in their buffers."""
+    with engine.begin() as connection:
+        tenant = add_tenant(connection)
+        ids = {
+            version: add_running_job(
+                connection, tenant, 300, model_version=version, input_bytes=3000
+            )
+            for version in ("a", "b", "c")
+        }
+    execute(engine, sa.update(job_cursors).values(item_index=100))
+
+    def stranded() -> tuple[int, int]:
+        with cache.current() as loads:
+            pool = loads.unserved.by_pool.get("pool-small", PoolLoad())
+            assert loads.sums.by_pool["pool-small"].outstanding + pool.outstanding == 300 - ended
+            return pool.outstanding, pool.outstanding_bytes
+
+    ended = 0
+    assert stranded() == (0, 0)
+    cache.versions.update({"pool-small": frozenset("b")})
+    assert stranded() == (200, 2000)
+    cache.versions.update({"pool-small": frozenset("c")})
+    assert stranded() == (200, 2000)
+    ended = 60
+    of_b = job_counters.c.job_id == ids["b"]
+    execute(engine, sa.update(job_counters).where(of_b).values(succeeded=ended))
+    assert stranded() == (140, 1400)
+    cache.reconcile()
+    assert stranded() == (140, 1400)
+    cache.versions.update({})
+    assert stranded() == (0, 0)
