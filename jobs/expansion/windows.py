@@ -119,8 +119,9 @@ def tenant_windows(
     `core.tenant_claims`) and max-min fairness: one item each at least, and `items_max` at most. If
     earlier tenants still have more than their share outstanding, a tenant with less gets what its
     weight brings it, or one item, at once: with less its queue at a batcher would run empty, and
-    its turns would go to others, until their items have run. So the budget is exceeded by all of
-    it, and one item for each tenant, at most; a batcher buffers twice its read-ahead.
+    its turns would go to others, until their items have run. A batcher buffers twice its
+    read-ahead: items at once exceed the budget by all of it, and one item for each tenant, at most,
+    however many tenants come one after another. What is left of that is shared by weight, too.
 
     Of a budget below one item for each tenant, tenants with outstanding items keep theirs, and an
     order that changes with `turn` decides which come next: neither many jobs nor one large job
@@ -141,12 +142,34 @@ def tenant_windows(
         missing = {key: max(0, share - outstanding[key]) for key, share in shares.items()}
         free = max(0, budgets[pool] - sum(outstanding.values()))
         grants = fair_shares(missing, free, weights)
-        total_weight = sum(weights.values())
-        for key, share in shares.items():
-            at_once = budgets[pool] * weights[key] // total_weight
-            at_once = max(at_once, min(1, budgets[pool] // (2 * len(keys))))
-            windows[key] = min(share, max(outstanding[key] + grants[key], at_once))
+        granted = {key: min(shares[key], outstanding[key] + grants[key]) for key in keys}
+        left = max(0, 2 * budgets[pool] - sum(outstanding.values()) - sum(grants.values()))
+        at_once = _items_at_once(granted, shares, budgets[pool], weights, left)
+        windows |= {key: items + at_once.get(key, 0) for key, items in granted.items()}
     return windows
+
+
+def _items_at_once(
+    granted: Mapping[_Key, int],
+    shares: Mapping[_Key, int],
+    budget: int,
+    weights: Mapping[_Key, int],
+    left: int,
+) -> dict[_Key, int]:
+    """Share the `left` items among those with less than their weight brings them of a budget.
+
+    One without items gets one anyway, of a budget that has two items for each.
+    """
+    total_weight, one = sum(weights.values()), min(1, budget // (2 * len(shares)))
+    lacking = {
+        key: items
+        for key, share in shares.items()
+        if (items := min(share, max(one, budget * weights[key] // total_weight)) - granted[key]) > 0
+    }
+    if not lacking:
+        return {}
+    shared = fair_shares(lacking, left, weights)
+    return {key: items or (0 if granted[key] else one) for key, items in shared.items()}
 
 
 def _turn_order(tenant_id: UUID, turn: int) -> bytes:
