@@ -89,10 +89,13 @@ def share_window(
 def _trickle(
     jobs: Sequence[JobLoad], window: int, budget: int, plan: DeadlinePlan
 ) -> Counter[UUID]:
-    """Return what relegated jobs may emit before all others: those with the fewest outstanding."""
+    """Return what relegated jobs may emit before all others: those with the fewest outstanding.
+
+    What jobs near their end have outstanding was emitted before; it keeps nothing from the others.
+    """
     mine = rotated([job for job in jobs if job.job_id in plan.relegated], plan.turn)
     items = trickle_items(window, plan.turn)
-    missing = min(budget, items - sum(job.outstanding for job in mine))
+    missing = min(budget, items - sum(job.outstanding for job in mine if not job.is_in_tail))
     if missing < max(1, items // _GRAINS_PER_WINDOW):
         return Counter()
     grain = max(1, items // _GRAINS_PER_WINDOW)

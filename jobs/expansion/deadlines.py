@@ -10,7 +10,8 @@ stay, found by Moore's algorithm (Moore 1968), and the others are relegated behi
 a part of the window, and are planned anew each time: a relegated job whose time suffices again, as
 others end or the pool becomes faster, returns. In overload a set that just fits is not enough: its
 items are in a window behind others, and the longest of them run for seconds. So a job stays only if
-it can end before its deadline when it begins after the lag.
+the items that it still has to emit can end before its deadline when they begin after the lag. A job
+without such items always stays: its rank decides nothing any more.
 """
 
 import heapq
@@ -139,24 +140,26 @@ def plan_deadlines(
         return NO_PLAN
     due = sorted([(job.deadline_s, job.job_id, job.unfinished, job) for job in jobs])
     rate = supply.items_per_s
-    late = late_jobs(due, rate, supply.now_s)
-    if late:  # what is emitted now ends after the lag: in overload most would end just too late
+    relegated: dict[UUID, JobLoad] = {}
+    if late_jobs(due, rate, supply.now_s):
+        # What is emitted now ends after the lag: in overload most would end just too late.
         rate *= 1 - TRICKLE_SHARE
-        late = late_jobs(due, rate, supply.now_s + supply.lag_s)
-    kept = [one for number, one in enumerate(due) if number not in late] if late else due
+        to_emit = [(due_s, job_id, job.remaining, job) for due_s, job_id, _, job in due]
+        to_emit = [one for one in to_emit if one[2]]
+        numbers = sorted(late_jobs(to_emit, rate, supply.now_s + supply.lag_s))
+        relegated = {to_emit[number][1]: to_emit[number][3] for number in numbers}
+    kept = [one for one in due if one[1] not in relegated] if relegated else due
     count = _urgent_count(kept, rate, supply.now_s + supply.lag_s)
-    if not (kept or has_later) or not (late or count):
+    can_end = has_later or any(job.remaining for _, _, _, job in kept)
+    if not can_end or not (relegated or count):
         return NO_PLAN
-    return DeadlinePlan(
-        due[0][3].priority,
-        turn,
-        {job_id: job for _, job_id, _, job in kept[:count]},
-        {due[number][1]: due[number][3] for number in sorted(late)},
-    )
+    urgent = {job_id: job for _, job_id, _, job in kept[:count]}
+    return DeadlinePlan(due[0][3].priority, turn, urgent, relegated)
 
 
 _Due: TypeAlias = tuple[float, UUID, int, JobLoad]
-"""A job with its deadline and its unfinished items; sorted, it stands by its deadline."""
+"""A job with its deadline and its unfinished items, or those to emit; sorted, it stands by its
+deadline."""
 
 
 def _urgent_count(due: Sequence[_Due], rate: float, start_s: float) -> int:

@@ -68,12 +68,17 @@ class JobLoad(NamedTuple):
 
         The tail of a job is lifted: its last items keep its results and its files waiting.
         """
-        # Most jobs are not near their end: the first comparison is cheap.
-        if (self.total - self.emitted) * 10 <= self.total and (
-            0 < self.remaining <= tail_items(self.total)
-        ):
+        if self.is_in_tail:
             return tail_rank(self.priority)
         return rank(self.priority, self.left_s)
+
+    @property
+    def is_in_tail(self) -> bool:
+        """Whether only its last items are to be emitted."""
+        # Most jobs are not near their end: the first comparison is cheap.
+        return (self.total - self.emitted) * 10 <= self.total and (
+            0 < self.remaining <= tail_items(self.total)
+        )
 
     @property
     def unfinished(self) -> int:

@@ -96,6 +96,49 @@ def test_an_overloaded_tenant_keeps_jobs_that_can_still_end_in_time(
         assert fits([one._replace(deadline_s=one.deadline_s - lag_s) for one in kept], 0.95)
 
 
+outstanding_sets = st.lists(
+    st.tuples(st.integers(1, 300), st.integers(0, 300), st.integers(1, 400)),
+    min_size=1,
+    max_size=7,
+)
+
+
+@given(outstanding_sets, st.floats(0, 10))
+def test_a_job_is_relegated_for_what_it_has_to_emit_alone(
+    given_set: list[tuple[int, int, int]], lag_s: float
+) -> None:
+    jobs = [
+        job(n, total, left_s)._replace(emitted=min(total, emitted))
+        for n, (total, emitted, left_s) in enumerate(given_set, start=1)
+    ]
+    plan = plan_deadlines(jobs, supply(1.0, lag_s))
+    assert all(one.remaining for one in plan.relegated.values())
+    if plan.relegated:
+        kept = [one for one in jobs if one.remaining and one.job_id not in plan.relegated]
+        to_emit = [one._replace(total=one.remaining, emitted=0) for one in kept]
+        assert fits([one._replace(deadline_s=one.deadline_s - lag_s) for one in to_emit], 0.95)
+
+
+def test_in_overload_a_job_whose_items_are_all_on_the_log_stays() -> None:
+    ending = job(1, 100, 3)._replace(emitted=100)
+    almost = job(2, 100, 30)._replace(emitted=90)
+    jobs = [ending, almost, job(3, 10**6, 40)]
+    plan = plan_deadlines(jobs, supply(1.0, lag_s=6.0))
+    assert list(plan.relegated) == [jobs[2].job_id]
+    assert plan_deadlines([ending, jobs[2]], supply(1.0, lag_s=6.0)) is NO_PLAN
+
+
+def test_what_a_relegated_job_near_its_end_has_outstanding_takes_nothing_from_the_others() -> None:
+    near_end = job(1, 1000, 5)._replace(emitted=999)
+    late = [job(n, 10**6, 2000) for n in (2, 3)]
+    jobs = [near_end, *late, job(4, 900, 1000)]
+    plan = plan_deadlines(jobs, supply(1.0, lag_s=6.0))
+    assert names(plan)[1] == [1, 2, 3]
+    (load,) = LoadSums.of(jobs).by_tenant_pool.values()
+    shares = share_window(jobs, load, 1500, plan)
+    assert shares[late[0].job_id] + shares[late[1].job_id] == 75
+
+
 @given(sets, st.floats(0, 3))
 def test_comfortable_jobs_have_no_plan(given_set: list[tuple[int, int]], lag_s: float) -> None:
     jobs = jobs_of(given_set)
