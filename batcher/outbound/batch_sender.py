@@ -211,9 +211,9 @@ def _buffered_again(chunk: BufferedChunk) -> BufferedChunk:
 
 
 def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk]:
-    """Return buffered chunks as one record chunk per job, file and control version.
+    """Return buffered chunks as one record chunk per job, model name, file and control version.
 
-    Items are in the order of their job. A batch is usually one chunk of one job, whose item list is
+    Answers and bills have the name that the request has. Items are in the order of their job. A batch is usually one chunk of one job, whose item list is
     reused.
     """
     if len(chunks) == 1:
@@ -221,7 +221,7 @@ def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk
     by_job: dict[object, list[BufferedChunk]] = {}
     for chunk in chunks:
         job = chunk.job
-        by_job.setdefault((job.job_id, job.input_key, job.version), []).append(chunk)
+        by_job.setdefault((job.job_id, job.model, job.input_key, job.version), []).append(chunk)
     return [_merge_job_chunks(of_job, now_s) for of_job in by_job.values()]
 
 
@@ -249,7 +249,7 @@ def batch_headers(key: BatchKey, chunks: Sequence[BufferedChunk]) -> Headers:
     return [
         *kind_headers(Batch),
         ("pool", key.pool.encode()),
-        ("model", f"{key.model}@{key.model_version}".encode()),
+        ("model", f"{chunks[0].job.model}@{key.model_version}".encode()),
         ("endpoint", key.endpoint.encode()),
         ("items", b"%d" % sum(len(chunk.items) for chunk in chunks)),
         ("tokens", b"%d" % sum(chunk.token_count for chunk in chunks)),

@@ -4,6 +4,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from batcher.faust_app.ordered_acks import AckTicket
+from core.shown_versions import is_digest
 from topics.records.eligibility import RequiredModel
 from topics.records.records import Chunk, Item, JobRef
 
@@ -22,7 +23,7 @@ class BatchKey(NamedTuple):
     """The fields that all items of a batch have in common."""
 
     pool: str
-    model: str
+    model: str  # empty if the version tells the model: names of one version share batches
     model_version: str
     endpoint: str
     base_version: str = ""  # of an adapter: the version of the model that it adapts
@@ -35,7 +36,8 @@ class BatchKey(NamedTuple):
 
 def batch_key_of(job: JobRef) -> BatchKey:
     """Return the batch key of a job's items."""
-    return BatchKey(job.pool, job.model, job.model_version, job.endpoint, job.base_version)
+    model = "" if is_digest(job.model_version) else job.model
+    return BatchKey(job.pool, model, job.model_version, job.endpoint, job.base_version)
 
 
 def chunk_bytes(job: JobRef) -> int:

@@ -1,7 +1,7 @@
 """Reads the load of every open job, and the full state of the jobs to expand."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from core.object_names import job_key_name
 from core.states import JobKind, JobState
 from jobs.expansion.cursors import ExpansionCursor
-from jobs.expansion.item_models import ItemModels, ref_of_model
+from jobs.expansion.item_models import ItemModels
 from jobs.expansion.known_claims import CLAIM_COLUMNS, claim_in
 from jobs.expansion.load_sums import JobLoad
 from jobs.expansion.pool_versions import ADAPTER_MARK, SEPARATOR
@@ -74,19 +74,12 @@ class OpenJob:
         return msgspec.structs.replace(self.ref, input_key=file.key)
 
     def has_space(self, sender: PartitionSender) -> bool:
-        """Whether all partitions that its chunks go to have space."""
-        return all(job_has_space(sender, ref, JOB_CLASS) for ref in self.model_refs())
+        """Whether all partitions that its chunks go to have space: those of its pool."""
+        return job_has_space(sender, self.ref, JOB_CLASS)
 
     def item_models(self) -> ItemModels | None:
         """Return what notes the models of its items; None if they have that of `ref`."""
         return ItemModels(self.pins) if self.pins else None
-
-    def model_refs(self) -> Iterator[JobRef]:
-        """Yield the job reference for each of its models."""
-        if not self.pins:
-            yield self.ref
-        for name, pin in self.pins.items():
-            yield ref_of_model(self.ref, name, pin)
 
 
 def _epoch(time: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:

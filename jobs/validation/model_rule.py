@@ -4,7 +4,7 @@ The names of a job mean versions of one pool with one base version: a model, its
 aliases and pinned forms. So one engine can run all items of the job, and one window emits them.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -36,7 +36,7 @@ _MESSAGES: Final = {
 class PinnedModels:
     """What a job with a verdict has pinned: its names, and what further names must mean."""
 
-    names: frozenset[str]
+    versions: Mapping[str, str]  # by name
     pool: str
     base_version: str
 
@@ -72,7 +72,7 @@ class ModelRule:
         """
         self._allows_several = allows_several
         self._endpoint, self._find_model = endpoint, find_model
-        self._pinned: Collection[str] = pinned.names if pinned else ()
+        self._versions = dict(pinned.versions) if pinned else {}  # by pinned and new name
         self._expected = pinned.base if pinned else None
         self._refused: dict[str, ErrorCode] = {}
         self.names: dict[str, ModelVersion] = {}
@@ -89,7 +89,7 @@ class ModelRule:
         An unknown model does not become the job's model: a mistake in one line must not make the
         other lines invalid. That a model does not serve the endpoint is reported once.
         """
-        if name in self.names or name in self._pinned:
+        if name in self._versions:
             return None
         code = self._refused.get(name)
         if code is None and len(self._refused) >= ERROR_LINES_MAX:
@@ -100,11 +100,12 @@ class ModelRule:
         return None if code is None else LineError(code, _MESSAGES[code], _PARAM, line)
 
     def prefix_salt(self, name: str) -> int:
-        """Return a number that differs between names; 0 for the first: engines share no prefix
-        between adapters.
+        """Return a number that differs between versions; 0 for the first: engines share no prefix
+        between adapters, and one between the names of a version.
         """
-        is_first = not self._pinned and name == next(iter(self.names), name)
-        return 0 if is_first else hash(name)
+        version = self._versions.get(name)
+        is_first = version == next(iter(self._versions.values()), version)
+        return 0 if is_first else hash(version)
 
     def _check_new(self, name: str) -> ErrorCode | None:
         """Look a name up, once, and keep what it is."""
@@ -116,13 +117,14 @@ class ModelRule:
             code = ErrorCode.MODEL_RETIRED
         elif self._expected not in {None, _base_of(version)}:
             code = ErrorCode.MODEL_MISMATCH
-        elif not self._allows_several and (version.base_version or self.names or self._pinned):
+        elif not self._allows_several and (version.base_version or self._versions):
             code = ErrorCode.SEVERAL_MODELS_OFF
-        elif len(self.names) + len(self._pinned) >= NAMES_MAX:
+        elif len(self._versions) >= NAMES_MAX:
             code = ErrorCode.TOO_MANY_MODELS
         if version is None or code is not None:
             self._refused[name] = code or ErrorCode.MODEL_NOT_FOUND
             return code
         self._expected = _base_of(version)
         self.names[name] = version
+        self._versions[name] = version.version
         return None if self._endpoint in version.endpoints else ErrorCode.ENDPOINT_NOT_SUPPORTED

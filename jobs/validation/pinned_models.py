@@ -41,7 +41,8 @@ def pinned_models(job: sa.Row[Any]) -> PinnedModels:
     """Return what a row of `jobs` with a verdict has pinned."""
     pins = pins_of(job)
     base_version = pins[job.model]["base_version"] or job.model_version
-    return PinnedModels(frozenset(pins), job.pool, base_version)
+    versions = {name: pin["version"] for name, pin in pins.items()}
+    return PinnedModels(versions, job.pool, base_version)
 
 
 def pins_of(job: sa.Row[Any]) -> dict[str, dict[str, str]]:

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from core.limits import CHUNK_ITEMS_MAX
 from jobs.expansion.emission import send_items
@@ -33,6 +34,20 @@ def some_items(draw: st.DrawFn) -> list[Item]:
     return draw(st.sampled_from([found, found[::-1]]))
 
 
+def test_a_model_has_one_shard_however_it_is_spelled() -> None:
+    """Otherwise a tenant would fill every partition with spellings of one name."""
+    digest = "a1" * 32
+    names = ["small", "an-alias", *(f"small@{digest[:digits]}" for digits in range(12, 65))]
+    sender = SentRecords()
+    for name in names:
+        send_items(sender, replace(JOB, model=name, model_version=digest), [Item(0, "id", b"", 1)])
+        send_items(sender, replace(JOB, model=name), [Item(n, "id", b"", 1) for n in range(300)])
+    assert {sent.partition for sent in sender.records} == set(
+        shuffle_shard("pool", UUID(int=9), 16)
+    )
+    assert len({sent.key for sent in sender.records}) == 1
+
+
 @given(items=some_items())
 def test_chunks_are_bounded_and_complete(items: list[Item]) -> None:
     with patch.object(chunks_module, "CHUNK_BYTES_MAX", BYTES_MAX):
@@ -51,8 +66,8 @@ def test_records_stay_in_the_shard_in_order_and_their_headers_name_the_items(
     sender = SentRecords()
     assert send_items(sender, JOB, items) == len(items)
     assert {sent.topic for sent in sender.records} <= {"requests.bulk"}
-    assert {sent.key for sent in sender.records} <= {b"small\0" + UUID(int=9).bytes}
-    shard = set(shuffle_shard("small", UUID(int=9), 16))
+    assert {sent.key for sent in sender.records} <= {b"pool\0" + UUID(int=9).bytes}
+    shard = set(shuffle_shard("pool", UUID(int=9), 16))
     assert {sent.partition for sent in sender.records} <= shard
     chunks = [decode(Chunk, sent.value, sent.headers) for sent in sender.records]
     assert [item for chunk in chunks for item in chunk.items] == items

@@ -102,7 +102,7 @@ def _requests(job_class: str, writer: str) -> Topic:
     return Topic(
         name=f"requests.{job_class}",
         records=(Chunk,),
-        key="model, tenant",
+        key="pool, tenant",
         partition_count=16,
         ordering="none: item order is restored from the item index",
         written_by=(writer, "batcher", "gpu-consumer"),

@@ -74,7 +74,7 @@ def requeue_chunk(
 def partitions_own_first(chunk: Chunk, job_class: str) -> list[int]:
     """Return the partitions of the chunk's shard, that of the chunk itself first."""
     job, own = chunk.job, chunk_partition(chunk, job_class)
-    shard = shuffle_shard(job.model, job.tenant_id, REQUESTS[job_class].partition_count)
+    shard = shuffle_shard(job.pool, job.tenant_id, REQUESTS[job_class].partition_count)
     return sorted(shard, key=lambda number: number != own)
 
 
@@ -88,13 +88,13 @@ def chunk_partition(chunk: Chunk, job_class: str) -> int:
     position = chunk.items[0].index if chunk.position is None else chunk.position
     sequence = job.job_id.int + position // CHUNK_ITEMS_MAX
     count = REQUESTS[job_class].partition_count
-    return request_partition(job.model, job.tenant_id, sequence, count)
+    return request_partition(job.pool, job.tenant_id, sequence, count)
 
 
 def job_has_space(sender: PartitionSender, job: JobRef, job_class: str) -> bool:
     """Return whether all partitions that the job's chunks go to have space."""
     topic = REQUESTS[job_class]
-    shard = shuffle_shard(job.model, job.tenant_id, topic.partition_count)
+    shard = shuffle_shard(job.pool, job.tenant_id, topic.partition_count)
     return all(sender.has_space(topic.name, number) for number in shard)
 
 
@@ -110,7 +110,7 @@ def _send(
         REQUESTS[job_class].name,
         encode(chunk),
         partition=partition,
-        key=b"%s\0%s" % (job.model.encode(), job.tenant_id.bytes),
+        key=b"%s\0%s" % (job.pool.encode(), job.tenant_id.bytes),
         headers=chunk_headers(chunk, job_class),
         on_delivery=on_delivery,
     )

@@ -1,8 +1,10 @@
 """Chooses partitions: shuffle shards for requests, the job id for everything else.
 
-Each (model, tenant) pair uses `SHARD_SIZE` of a topic's partitions, chosen by rendezvous hashing
+Each (pool, tenant) pair uses `SHARD_SIZE` of a topic's partitions, chosen by rendezvous hashing
 (Thaler and Ravishankar, 1998). A tenant's flood fills only its own shard, and two tenants rarely
-share all of theirs (AWS Builders' Library, "Workload isolation using shuffle-sharding").
+share all of theirs (AWS Builders' Library, "Workload isolation using shuffle-sharding"). A pool is
+what a name means: a model has many spellings (`name@version` with any number of digits, aliases),
+and with a shard for each a tenant would reach every partition.
 """
 
 from functools import lru_cache
@@ -10,20 +12,20 @@ from hashlib import blake2b
 from uuid import UUID
 
 SHARD_SIZE = 2
-"""Partitions of one (model, tenant) pair."""
+"""Partitions of one (pool, tenant) pair."""
 
 
 @lru_cache(maxsize=4096)
-def shuffle_shard(model: str, tenant_id: UUID, partition_count: int) -> tuple[int, ...]:
-    """Return the partitions of (model, tenant), best first; a constant for each partition count."""
-    key = model.encode() + b"\0" + tenant_id.bytes
+def shuffle_shard(pool: str, tenant_id: UUID, partition_count: int) -> tuple[int, ...]:
+    """Return the partitions of (pool, tenant), best first; a constant for each partition count."""
+    key = pool.encode() + b"\0" + tenant_id.bytes
     ranked = sorted(range(partition_count), key=lambda p: _score(key, p), reverse=True)
     return tuple(ranked[:SHARD_SIZE])
 
 
-def request_partition(model: str, tenant_id: UUID, sequence: int, partition_count: int) -> int:
-    """Return the partition of the `sequence`-th record of (model, tenant), round robin."""
-    shard = shuffle_shard(model, tenant_id, partition_count)
+def request_partition(pool: str, tenant_id: UUID, sequence: int, partition_count: int) -> int:
+    """Return the partition of the `sequence`-th record of (pool, tenant), round robin."""
+    shard = shuffle_shard(pool, tenant_id, partition_count)
     return shard[sequence % len(shard)]
 
 

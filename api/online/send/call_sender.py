@@ -143,7 +143,7 @@ class LogHealth:
 class CallSender:
     """Sends calls, around partitions that do not acknowledge records.
 
-    A call is refused when neither partition of its (model, tenant) acknowledges, or the heartbeats
+    A call is refused when neither partition of its (pool, tenant) acknowledges, or the heartbeats
     of this process are not acknowledged: others would consider it dead.
     """
 
@@ -156,7 +156,7 @@ class CallSender:
     def check_log_available(self, job: JobRef) -> None:
         """Raise ApiError (503) while the partitions of `job` or the heartbeats do not answer."""
         is_silent = self._health.oldest_pending_s(CALLERS_PLACE) > self._patience_s
-        shard = shuffle_shard(job.model, job.tenant_id, REQUESTS_INTERACTIVE.partition_count)
+        shard = shuffle_shard(job.pool, job.tenant_id, REQUESTS_INTERACTIVE.partition_count)
         if is_silent or not any(map(self._is_usable, shard)):
             raise log_unavailable()
 

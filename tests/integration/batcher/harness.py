@@ -118,7 +118,7 @@ class Requests:
                 self._topic.name,
                 encode(record),
                 partition=request_partition(
-                    job.model, job.tenant_id, sequence, self._topic.partition_count
+                    job.pool, job.tenant_id, sequence, self._topic.partition_count
                 ),
                 headers=chunk_headers(record, self._class),
             )

@@ -96,7 +96,7 @@ def test_items_reach_the_log_in_index_order(site: Site) -> None:
     found = chunks_by_partition(site.kafka)
     with site.engine.begin() as connection:
         job = job_row(connection, job_id)
-    assert set(found) == set(shuffle_shard("small", job.tenant_id, 16))
+    assert set(found) == set(shuffle_shard("pool-small", job.tenant_id, 16))
     for chunks in found.values():
         on_partition = [item.index for chunk in chunks for item in chunk.items]
         assert on_partition == sorted(on_partition)
@@ -141,11 +141,11 @@ def test_a_job_on_an_unavailable_partition_waits_and_others_go_on(site: Site) ->
     site.started.append(process)
     with site.engine.begin() as connection:
         tenant = add_tenant(connection)
-    dead = shuffle_shard("small", tenant, 16)[0]
-    models = (f"m-{n}" for n in itertools.count())
-    elsewhere = next(m for m in models if dead not in shuffle_shard(m, tenant, 16))
+    dead = shuffle_shard("pool-small", tenant, 16)[0]
+    pools = (f"p-{n}" for n in itertools.count())
+    elsewhere = next(p for p in pools if dead not in shuffle_shard(p, tenant, 16))
     on_dead, beside = site.add_job(1000, tenant_id=tenant), site.add_job(300, tenant_id=tenant)
-    other = site.add_job(300, tenant_id=tenant, model=elsewhere)
+    other = site.add_job(300, tenant_id=tenant, pool=elsewhere)
     process.claim()
     log.unavailable = {("requests.bulk", dead)}
     process.expander.run_once({on_dead: 300, other: 100})
@@ -170,7 +170,7 @@ def test_records_that_waited_through_a_pause_move_no_cursor(site: Site) -> None:
     job_id = site.add_job(300)
     process.claim()
     job = process.jobs.by_id[job_id].job.ref
-    log.unavailable = {("requests.bulk", n) for n in shuffle_shard(job.model, job.tenant_id, 16)}
+    log.unavailable = {("requests.bulk", n) for n in shuffle_shard(job.pool, job.tenant_id, 16)}
     process.expander.run_once({job_id: 100})
     execute(site.engine, "UPDATE jobs SET control_version = 3")
     execute(site.engine, "UPDATE job_cursors SET fence = 3")

@@ -45,7 +45,7 @@ def tenant_of_partition(online: Online) -> Iterator[Online]:
     """Give the test a tenant half of whose calls go to the partition that it freezes."""
     while True:
         site = new_site(online.site.running)
-        shard = shuffle_shard("org/online", site.tenant_id, REQUESTS_INTERACTIVE.partition_count)
+        shard = shuffle_shard("small", site.tenant_id, REQUESTS_INTERACTIVE.partition_count)
         if DEAD in shard:
             break
     online.pool.begin_test(site.tenant_id, site.other_tenant_id)

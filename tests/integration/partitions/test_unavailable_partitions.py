@@ -208,7 +208,7 @@ def test_intake_emits_jobs_on_other_partitions_of_requests(
     closing.callback(process.jobs.close)
     tenants = (uuid4() for _ in count())
     of_dead, other = (
-        next(t for t in tenants if (DEAD in shuffle_shard("small", t, 16)) is is_dead)
+        next(t for t in tenants if (DEAD in shuffle_shard("pool-small", t, 16)) is is_dead)
         for is_dead in (True, False)
     )
     with engine.begin() as connection:
@@ -299,7 +299,7 @@ def test_a_batcher_reads_other_partitions_of_requests(
     replica = bench.start_replica()
     batcher = bench.start_batcher(**batcher_settings(kafka))
     closing.callback(brokers.thaw)
-    shards = {n: shuffle_shard("m", UUID(int=n), 16) for n in range(1, 10_000)}
+    shards = {n: shuffle_shard(harness.POOL, UUID(int=n), 16) for n in range(1, 10_000)}
     healthy = (number for number, shard in shards.items() if DEAD not in shard)
     of_dead = [number for number, shard in shards.items() if DEAD in shard]
     dispatch_jobs(bench, replica, [*islice(healthy, 3), *of_dead[:2]])

@@ -164,7 +164,7 @@ def test_a_batcher_holds_up_only_the_partition_whose_dead_letters_wait(
     replica = bench.start_replica()
     batcher = bench.start_batcher(**batcher_settings(kafka))
     closing.callback(brokers.thaw)
-    shards = {n: shuffle_shard("m", UUID(int=n), 16) for n in range(1, 10_000)}
+    shards = {n: shuffle_shard(harness.POOL, UUID(int=n), 16) for n in range(1, 10_000)}
     others = (number for number, shard in shards.items() if 0 not in shard)
     behind = next(number for number, shard in shards.items() if 0 in shard)
     dispatch_jobs(bench, replica, islice(others, 2))

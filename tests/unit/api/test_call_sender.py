@@ -29,7 +29,7 @@ class Site:
         self.sender = CallSender(self.log, self.health, patience_s=PATIENCE_S)
         self.job = call_job(tenant_id=TENANT)
         count = REQUESTS_INTERACTIVE.partition_count
-        self.partitions = shuffle_shard(self.job.model, TENANT, count)
+        self.partitions = shuffle_shard(self.job.pool, TENANT, count)
 
     def send_calls(self, count: int = 8) -> list[OpenCall]:
         """Send as many calls to each partition of the shard, if all are usable."""
@@ -80,7 +80,7 @@ async def test_a_call_is_refused_when_no_partition_of_its_shard_acknowledges() -
     other = next(
         job
         for job in tenants
-        if set(site.partitions).isdisjoint(shuffle_shard(job.model, job.tenant_id, count))
+        if set(site.partitions).isdisjoint(shuffle_shard(job.pool, job.tenant_id, count))
     )
     site.sender.check_log_available(other)
 

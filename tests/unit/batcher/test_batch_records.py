@@ -58,6 +58,28 @@ def test_a_part_reports_how_long_its_records_were_on_the_log() -> None:
     assert [part.queued_s for part in merge_chunks([early, late], now_s=0.0)] == [0.75]
 
 
+def test_the_names_of_a_version_share_batches_and_each_item_keeps_its_own() -> None:
+    digest = "a1" * 32
+    chunks = [
+        buffered(job_ref(model=name, model_version=digest), [index])
+        for index, name in enumerate(["m", f"m@{digest[:12]}", "an-alias", "m"])
+    ]
+    (key,) = {batch_key_of(chunk.job) for chunk in chunks}
+    parts = merge_chunks(chunks, now_s=0.0)
+    assert [(part.job.model, [item.index for item in part.items]) for part in parts] == [
+        ("m", [0, 3]),
+        (f"m@{digest[:12]}", [1]),
+        ("an-alias", [2]),
+    ]
+    headers = dict(batch_headers(key, chunks))
+    assert headers["model"] == f"m@{digest}".encode()
+
+
+def test_names_of_a_legacy_version_share_no_batch() -> None:
+    """Several models may have the same text as their version."""
+    assert len({batch_key_of(job_ref(model=name, model_version="1")) for name in "mn"}) == 2
+
+
 def test_chunks_are_merged_by_job_and_sorted_by_index() -> None:
     parts = merge_chunks(
         [buffered(job_ref(), [4, 9]), buffered(job_ref(2), [0]), buffered(job_ref(), [1, 6])],

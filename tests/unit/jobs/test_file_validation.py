@@ -27,7 +27,7 @@ CHAT = ModelVersion(
     "chat", "1", "pool", "simulated", ("/v1/chat/completions",), datetime(2026, 1, 1, tzinfo=UTC)
 )
 OTHER = replace(SMALL, name="other", version="2")
-PINNED = PinnedModels(frozenset({"small"}), "pool", "1")
+PINNED = PinnedModels({"small": "1"}, "pool", "1")
 SECRET = "the patient said"
 
 

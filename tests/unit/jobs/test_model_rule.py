@@ -51,8 +51,17 @@ def test_several_names_and_adapters_are_refused_until_every_role_is_upgraded() -
     assert errors("base", "prod", "law", allows_several=False) == [(2, off), (3, off)]
     assert errors("law", "base", allows_several=False) == [(1, off)]
     assert errors("base", "newer", allows_several=False) == [(2, ErrorCode.MODEL_MISMATCH)]
-    pinned = PinnedModels(frozenset({"base", "law"}), "pool", BASE.version)
+    pinned = PinnedModels({"base": BASE.version, "law": LAW.version}, "pool", BASE.version)
     assert errors("law", "med", "base", pinned=pinned, allows_several=False) == [(2, off)]
+
+
+def test_the_names_of_a_version_share_prefixes_and_adapters_do_not() -> None:
+    rule = ModelRule(CHAT, MODELS.get)
+    names = ["prod", "base", f"base@{BASE.version[:12]}", "law", "med"]
+    assert [rule.error(name, 1) for name in names] == [None] * 5
+    salts = [rule.prefix_salt(name) for name in names]
+    assert salts[:3] == [0, 0, 0]
+    assert len(set(salts)) == 3
 
 
 @pytest.mark.parametrize(
@@ -77,9 +86,9 @@ def test_a_name_that_does_not_serve_the_endpoint_is_reported_once() -> None:
 
 def test_an_appended_file_may_add_names_that_fit_what_the_job_pinned() -> None:
     # The job keeps "newer" as what it meant then; the registry is not asked for it.
-    pinned = PinnedModels(frozenset({"newer"}), "pool", BASE.version)
+    pinned = PinnedModels({"newer": BASE.version}, "pool", BASE.version)
     assert errors("newer", "law", "elsewhere", pinned=pinned) == [(3, ErrorCode.MODEL_MISMATCH)]
-    pinned = PinnedModels(frozenset({"newer"}), "pool", NEWER.version)
+    pinned = PinnedModels({"newer": NEWER.version}, "pool", NEWER.version)
     assert errors("law", "newer", pinned=pinned) == [(1, ErrorCode.MODEL_MISMATCH)]
 
 
@@ -89,7 +98,7 @@ def test_text_of_a_legacy_version_does_not_tell_the_model() -> None:
     rule = ModelRule(CHAT, models.get)
     found = [rule.error(name, 1) for name in ("small", "alias", "large")]
     assert [error and error.code for error in found] == [None, None, ErrorCode.MODEL_MISMATCH]
-    appended = ModelRule(CHAT, models.get, PinnedModels(frozenset({"alias"}), "pool", "1"))
+    appended = ModelRule(CHAT, models.get, PinnedModels({"alias": "1"}, "pool", "1"))
     found = [appended.error(name, 1) for name in ("alias", "large")]
     assert [error and error.code for error in found] == [None, ErrorCode.MODEL_MISMATCH]
 
@@ -98,7 +107,7 @@ def test_names_of_a_job_are_limited() -> None:
     rule = ModelRule(CHAT, lambda name: replace(BASE, requested_name=name))
     found = [rule.error(f"m{n}", n) for n in range(NAMES_MAX + 2)]
     assert [error.code for error in found if error] == [ErrorCode.TOO_MANY_MODELS] * 2
-    pinned = PinnedModels(frozenset(rule.names), "pool", BASE.version)
+    pinned = PinnedModels(dict.fromkeys(rule.names, BASE.version), "pool", BASE.version)
     error = ModelRule(CHAT, MODELS.get, pinned).error("base", 1)
     assert error is not None
     assert error.code is ErrorCode.TOO_MANY_MODELS

@@ -36,7 +36,7 @@ APPEND = ValidationTask(
     1000,
     4096,
     DEFAULT_BODY_LIMITS,
-    ExistingFiles(PinnedModels(frozenset({"m"}), "pool", "1"), 3, (0, 2)),
+    ExistingFiles(PinnedModels({"m": "1"}, "pool", "1"), 3, (0, 2)),
 )
 
 
