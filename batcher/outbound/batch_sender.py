@@ -213,8 +213,8 @@ def _buffered_again(chunk: BufferedChunk) -> BufferedChunk:
 def merge_chunks(chunks: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk]:
     """Return buffered chunks as one record chunk per job, model name, file and control version.
 
-    Answers and bills have the name that the request has. Items are in the order of their job. A batch is usually one chunk of one job, whose item list is
-    reused.
+    Answers and bills have the name that the request has. Items are in the order of their job. A
+    batch is usually one chunk of one job, whose item list is reused.
     """
     if len(chunks) == 1:
         return [_merge_job_chunks(chunks, now_s)]

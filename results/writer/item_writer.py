@@ -34,9 +34,9 @@ from results.writer.counters import (
 from results.writer.day_partitions import DayPartitions
 from results.writer.failure_handling import FailureHandler, record_dead_letters
 from results.writer.provenance import (
-    NO_ORIGINS,
+    UNKNOWN_PROVENANCE,
     ItemGroup,
-    Origins,
+    OutcomeProvenance,
     Provenance,
     count_provenance,
 )
@@ -80,7 +80,9 @@ class ItemWriter:
         self._failures = FailureHandler(retries, fraction)
         self._expects_duplicates = True  # uncommitted records of the previous owner come again
 
-    def write(self, jobs: JobItems, origins: Origins = NO_ORIGINS) -> frozenset[UUID]:
+    def write(
+        self, jobs: JobItems, provenance: OutcomeProvenance = UNKNOWN_PROVENANCE
+    ) -> frozenset[UUID]:
         """Make the outcomes durable: one transaction, or several if Postgres refuses an outcome.
 
         Idempotent. Returns the jobs that deduplicate: copies of these items need their rows now.
@@ -89,21 +91,23 @@ class ItemWriter:
         if not jobs:
             return frozenset()
         try:
-            return self._write_once(jobs, origins)
+            return self._write_once(jobs, provenance)
         except _REFUSED as refusal:
-            return self._write_in_parts(jobs, origins, refusal)
+            return self._write_in_parts(jobs, provenance, refusal)
 
-    def _write_once(self, jobs: JobItems, origins: Origins) -> frozenset[UUID]:
+    def _write_once(self, jobs: JobItems, provenance: OutcomeProvenance) -> frozenset[UUID]:
         if not self._expects_duplicates:
             try:
-                return self._transaction(jobs, origins)[0]
+                return self._transaction(jobs, provenance)[0]
             except ROW_EXISTS:
                 self._expects_duplicates = True
-        deduplicating, duplicate_count = self._transaction(jobs, origins)
+        deduplicating, duplicate_count = self._transaction(jobs, provenance)
         self._expects_duplicates = duplicate_count > 0
         return deduplicating
 
-    def _transaction(self, jobs: JobItems, origins: Origins) -> tuple[frozenset[UUID], int]:
+    def _transaction(
+        self, jobs: JobItems, provenance: OutcomeProvenance
+    ) -> tuple[frozenset[UUID], int]:
         """Return the jobs that deduplicate, and how many outcomes had their row already."""
         started = time.perf_counter()
         with self._engine.begin() as connection:
@@ -120,7 +124,7 @@ class ItemWriter:
                 new = missing_items(cursor, new, locked)
             if new is not admitted.jobs:
                 sums = [sum_items(job_id, items) for job_id, items in new.items()]
-            groups = [g for j, items in new.items() for g in origins.group_items(j, items)]
+            groups = [g for j, items in new.items() for g in provenance.group_items(j, items)]
             copy_items(cursor, groups, count_provenance(cursor, groups), locked)
             if has_failures:
                 dead_count = record_dead_letters(connection, new, locked)
@@ -137,11 +141,11 @@ class ItemWriter:
         return frozenset(j for j in admitted.jobs if locked[j].deduplicates), duplicate_count
 
     def _write_in_parts(
-        self, jobs: JobItems, origins: Origins, refusal: Exception
+        self, jobs: JobItems, provenance: OutcomeProvenance, refusal: Exception
     ) -> frozenset[UUID]:
         """Halve the group until the refused outcome is alone; its item fails without a body."""
         if _count(jobs) > 1:
-            return frozenset().union(*[self.write(half, origins) for half in _halves(jobs)])
+            return frozenset().union(*[self.write(half, provenance) for half in _halves(jobs)])
         ((job_id, [item]),) = jobs.items()
         substitute = _unstorable(item)
         if item == substitute:
@@ -149,7 +153,7 @@ class ItemWriter:
         code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
         LOG.error("result refused", extra={"job": job_id, "index": item.index, "code": code})
         deduplicating = self._write_once(
-            {job_id: [substitute]}, origins.replaced(job_id, item, substitute)
+            {job_id: [substitute]}, provenance.replaced(job_id, item, substitute)
         )
         metrics.UNSTORABLE.inc()
         return deduplicating

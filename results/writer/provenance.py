@@ -1,6 +1,6 @@
 """Counts which model versions and engines ran the items of jobs, in the writer's transaction.
 
-    outcomes ─► `Origins` ─► groups by provenance ─► number and count in `job_provenance`
+    outcomes ─► `OutcomeProvenance` ─► groups of items ─► number and count in `job_provenance`
                                                 └► the number in each row of `items`
 
 A number is found or created under the lock on the counters of the job, and its count grows in the
@@ -34,7 +34,7 @@ class ItemGroup(NamedTuple):
     has_run: bool = False  # False: the rows of these items name no provenance
 
 
-class Origins:
+class OutcomeProvenance:
     """The provenance of each outcome of a transaction.
 
     Almost every job has one in a transaction, and then nothing is kept for a single outcome.
@@ -57,13 +57,13 @@ class Origins:
             self._is_mixed.add(job_id)
             self._of_outcome |= {id(outcome): (outcome, provenance) for outcome in outcomes}
 
-    def replaced(self, job_id: UUID, outcome: ItemOutcome, by: ItemOutcome) -> "Origins":
-        """Return origins in which `by` alone has the provenance of `outcome`."""
-        origins = Origins()
+    def replaced(self, job_id: UUID, outcome: ItemOutcome, by: ItemOutcome) -> "OutcomeProvenance":
+        """Return the provenance in which `by` alone has the provenance of `outcome`."""
+        replaced = OutcomeProvenance()
         provenance = self._find(job_id, outcome)
         if provenance is not None:
-            origins._add(job_id, provenance, [by])
-        return origins
+            replaced._add(job_id, provenance, [by])
+        return replaced
 
     def group_items(self, job_id: UUID, items: Sequence[ItemOutcome]) -> list[ItemGroup]:
         """Group items of a job by provenance, in the order of their first items."""
@@ -87,7 +87,7 @@ class Origins:
         return self._of_job.get(job_id) if own is None else own[1]
 
 
-NO_ORIGINS: Final = Origins()
+UNKNOWN_PROVENANCE: Final = OutcomeProvenance()
 """Of outcomes whose provenance is not known."""
 
 _Key = tuple[UUID, Provenance]

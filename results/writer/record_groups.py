@@ -11,7 +11,7 @@ from uuid import UUID
 
 from core.errors import RecordUnreadableError
 from results.metrics import DEAD_LETTERS
-from results.writer.provenance import Origins
+from results.writer.provenance import OutcomeProvenance
 from topics.clients.dead_letter_copies import DeadLetterCopies
 from topics.clients.offset_tracker import Partition
 from topics.records.codec import decode_value, kind_of
@@ -43,7 +43,9 @@ class Group:
     """The content of one transaction: outcomes, or one exclusive record, with their offsets."""
 
     jobs: JobItems = field(default_factory=dict)
-    origins: Origins = field(default_factory=Origins)  # of the outcomes in `jobs`
+    provenance: OutcomeProvenance = field(
+        default_factory=OutcomeProvenance
+    )  # of the outcomes in `jobs`
     calls: list[Outcomes] = field(default_factory=list)  # of connection-bound calls, to be billed
     process_ends: list[Outcomes] = field(default_factory=list)  # that items of jobs caused
     exclusive: JobClose | CopiesDue | None = None
@@ -71,7 +73,7 @@ class Group:
         elif isinstance(entry.record, Outcomes):
             job_id = entry.record.job.job_id
             self.jobs.setdefault(job_id, []).extend(entry.record.items)
-            self.origins.add(entry.record.job, entry.record.engine, entry.record.items)
+            self.provenance.add(entry.record.job, entry.record.engine, entry.record.items)
             self.job_partitions[job_id] = entry.partition
             self.item_count += len(entry.record.items)
         elif entry.record is not None:

@@ -67,7 +67,7 @@ class OutcomeRouter:
             return self.closes.close_steps(group.exclusive)
         if group.exclusive is not None:
             return self.copies.due_copy_steps(group.exclusive)
-        return self.copies.copy_steps(group.jobs, self.items.write(group.jobs, group.origins))
+        return self.copies.copy_steps(group.jobs, self.items.write(group.jobs, group.provenance))
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from results.writer.copied_results import CopyWriter
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.open_work import run_all
-from results.writer.provenance import Origins, Provenance
+from results.writer.provenance import OutcomeProvenance, Provenance
 from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.items import items, job_provenance
 from tenancy.tables import usage_ledger
@@ -55,11 +55,11 @@ def ref(job_id: UUID, found: Provenance) -> JobRef:
 
 def write(writer: ItemWriter, job_id: UUID, records: Records) -> None:
     """Write records in one transaction, as the role groups them."""
-    origins, group = Origins(), []
+    provenance, group = OutcomeProvenance(), []
     for found, outcomes in records:
-        origins.add(ref(job_id, found), found.engine, outcomes)
+        provenance.add(ref(job_id, found), found.engine, outcomes)
         group += outcomes
-    writer.write({job_id: group}, origins)
+    writer.write({job_id: group}, provenance)
 
 
 def counted(engine: sa.Engine, job_id: UUID) -> dict[Provenance, int]:

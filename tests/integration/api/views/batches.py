@@ -25,7 +25,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import run_all
-from results.writer.provenance import Origins, Provenance
+from results.writer.provenance import OutcomeProvenance, Provenance
 from storage.objects.object_store import write_object
 from tests.integration.api.sites import Site
 from tests.integration.jobs.rows import add_file, add_job
@@ -68,7 +68,7 @@ class RunningBatch:
 
     def run(self, ran: Provenance, *outcomes: ItemOutcome) -> None:
         """One commit of the writer, of a record that says what ran its items."""
-        engine, row, origins = self.site.engine, self.row, Origins()
+        engine, row, provenance = self.site.engine, self.row, OutcomeProvenance()
         job = JobRef(
             self.job_id,
             job_day(row.created_at),
@@ -81,8 +81,8 @@ class RunningBatch:
             0.0,
             base_version=ran.base_version,
         )
-        origins.add(job, ran.engine, outcomes)
-        ItemWriter(engine, DayPartitions(engine)).write({self.job_id: list(outcomes)}, origins)
+        provenance.add(job, ran.engine, outcomes)
+        ItemWriter(engine, DayPartitions(engine)).write({self.job_id: list(outcomes)}, provenance)
 
     def close(self, reason: CloseReason = CloseReason.CANCELLED, slice_items: int = 1000) -> None:
         engine = self.site.engine
