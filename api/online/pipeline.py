@@ -119,6 +119,7 @@ class CallPipeline:
         charge = self._charge_estimate(received, headers)
         cleanup.enter_context(self._refunded_if_refused(charge, headers))
         planned = await plan_call(online, received)
+        online.charges.note_served_by(charge, planned.job)
         cache_key = None if planned.job.key_name else online.cache.key_of(planned)
         cached = None if cache_key is None else online.cache.find(cache_key)
         if cached is not None:

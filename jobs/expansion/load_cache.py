@@ -202,7 +202,8 @@ class OpenLoads:
                 return  # the only row: nothing changed
             if is_open:
                 # Many jobs have the same versions. A job that is not open may have none.
-                self.replace(job_id, JobLoad(job_id, *rest, intern(versions)))
+                fields = (job_id, *rest, intern(versions))
+                self.replace(job_id, JobLoad(*fields))
             else:
                 self.replace(job_id, None)
 

@@ -78,7 +78,7 @@ async def degrade_call(
         return planned
     parsed.client_body, parsed.body, parsed.model = parsed.body, body, call.job.model
     parsed.requested = requested_tokens(parsed.endpoint, body)
-    deps.charges.lower(charge, parsed.requested, model=call.job.model, now_s=now_s)
+    deps.charges.lower(charge, parsed.requested, job=call.job, now_s=now_s)
     job = msgspec.structs.replace(call.job, degraded=", ".join(done.values()))
     return replace(call, job=job, degraded_by=tuple(done))
 

@@ -16,8 +16,9 @@ from api.online.admit.admission import RateLimits, TenantBuckets
 from core.bodies.output_estimator import OutputEstimator
 from core.bodies.token_estimates import RequestedTokens, TokenEstimate
 from core.limits import CLIENT_LEFT_STATUS
-from topics.records.records import Reply, ReplyEnd
+from topics.records.records import JobRef, Reply, ReplyEnd
 
+_NAMES_MAX: Final = 10_000  # of models, as tenants spell them; the oldest is forgotten
 _REPORTS_MAX: Final = 20_000  # calls whose report is awaited; the oldest keeps its charge
 
 
@@ -29,7 +30,7 @@ class Charge:
     charged: int  # tokens that were taken from `buckets`
     estimate: TokenEstimate
     requested: RequestedTokens
-    source: tuple[UUID, str, str]  # tenant, model and endpoint
+    source: tuple[UUID, str, str]  # tenant, what serves it or its model's name, and endpoint
     is_settled: bool = False
 
     def settle(self, used: int, *, now_s: float) -> None:
@@ -51,26 +52,39 @@ class TokenCharges:
         self._limits = limits
         self._outputs = OutputEstimator()
         self._unreported: OrderedDict[UUID, tuple[Charge, int]] = OrderedDict()  # with reservation
+        self._served_by: OrderedDict[tuple[UUID, str], str] = OrderedDict()  # by tenant and name
 
     def reserve(
         self, source: tuple[UUID, str, str], requested: RequestedTokens, *, now_s: float
     ) -> Charge:
         """Charge the prompt and the output that a call named or lets expect. Raises ApiError (429).
 
-        `source` is its tenant, model and endpoint.
+        `source` is its tenant, the name of its model and its endpoint.
         """
-        buckets = self._limits.of_tenant(source[0], now_s=now_s)
+        tenant_id, name, endpoint = source
+        source = tenant_id, self._served_by.get((tenant_id, name), name), endpoint
+        buckets = self._limits.of_tenant(tenant_id, now_s=now_s)
         expected_output = self._outputs.expected(*source)
         estimate = requested.estimate(expected_output)
         charged = buckets.admit(requested.reservation(estimate), now_s=now_s)
         return Charge(buckets, charged, estimate, requested, source)
 
+    def note_served_by(self, charge: Charge, job: JobRef) -> None:
+        """Note what the model's name of a call means: results teach about that, not about names.
+
+        A model has many names (`name@version` with any number of digits, aliases).
+        """
+        charge.source = _source_of(charge, job)
+        self._served_by[job.tenant_id, job.model] = charge.source[1]
+        self._served_by.move_to_end((job.tenant_id, job.model))
+        if len(self._served_by) > _NAMES_MAX:
+            self._served_by.popitem(last=False)
+
     def lower(
-        self, charge: Charge, requested: RequestedTokens, *, model: str, now_s: float
+        self, charge: Charge, requested: RequestedTokens, *, job: JobRef, now_s: float
     ) -> None:
         """Charge a call that was degraded for what it requests since then, and never more."""
-        tenant_id, _, endpoint = charge.source
-        charge.source, charge.requested = (tenant_id, model, endpoint), requested
+        charge.source, charge.requested = _source_of(charge, job), requested
         charge.estimate = requested.estimate(self._outputs.expected(*charge.source))
         charge.correct(min(charge.charged, requested.reservation(charge.estimate)), now_s=now_s)
 
@@ -130,6 +144,11 @@ class TokenCharges:
     def _learn(self, charge: Charge, end: ReplyEnd) -> None:
         if end.status_code < HTTPStatus.BAD_REQUEST and _used(end):
             self._outputs.add_result(*charge.source, charge.requested, end.output_tokens)
+
+
+def _source_of(charge: Charge, job: JobRef) -> tuple[UUID, str, str]:
+    tenant_id, _, endpoint = charge.source
+    return tenant_id, f"{job.pool}@{job.model_version}", endpoint
 
 
 def _used(end: ReplyEnd) -> int:

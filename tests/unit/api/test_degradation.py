@@ -120,7 +120,7 @@ def test_a_call_that_would_be_refused_goes_to_the_smaller_model(site: Site) -> N
     assert call.job.degraded == "model=small;requested=large"
     assert (call.job.model, call.job.pool, call.route.name) == ("small", "q", "small")
     assert json.loads(call.parsed.body)["model"] == "small"
-    assert charge.source[1] == "small"
+    assert charge.source[1] == "q@1"
     assert site.load.refusal(call) is None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from api.http.errors import ApiError
 from api.online.admit.admission import RateLimits
@@ -105,6 +106,24 @@ def test_a_limit_that_the_client_named_is_reserved_whole() -> None:
     assert limited.charged == LIMIT
     with pytest.raises(ApiError):
         limited.reserve(RequestedTokens(PROMPT, 1, LIMIT // 10))
+
+
+def test_results_teach_about_a_version_however_its_model_is_spelled() -> None:
+    limited = Limited()
+    digest = "a1" * 32
+    names = ["m", "an-alias", f"m@{digest[:12]}", f"m@{digest[:13]}"]
+    jobs = [replace(call_job(tenant_id=TENANT, version=digest), model=name) for name in names]
+    asked = RequestedTokens(PROMPT, 1, None)
+    for job in jobs:
+        charge = limited.reserve(asked, job.model)
+        limited.charges.note_served_by(charge, job)
+        call = open_call(started=True)
+        hear(call, end=usage(10))
+        limited.settle(charge, call)
+    expected = {limited.reserve(asked, name).charged for name in names}
+    assert len(expected) == 1
+    assert expected.pop() < PROMPT + OUTPUT_TOKENS_PRIOR
+    assert {source[1] for source, _ in limited.charges._outputs.recent(100)} == {f"p@{digest}"}
 
 
 def test_a_reservation_follows_the_results_of_the_tenant() -> None:
