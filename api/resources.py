@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from core.ids import FILE, JOB, public_id
 from jobs.store.controls import OPEN_STATES
 from jobs.store.job_schedule import job_opening
-from jobs.validation.pinned_models import pins_of
+from jobs.store.model_pins import pins_of
 from registry.models import ModelVersion
 
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from jobs.expansion.pool_versions import ADAPTER_MARK, SEPARATOR
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.leasing.leases import NO_HOLDER
 from jobs.store.days import job_day
+from jobs.store.model_pins import Pin, pins_of
 from jobs.tables.jobs import job_counters, job_cursors, job_leases, jobs
 from tenancy.tables import tenants
 from topics.clients.producer import PartitionSender
@@ -63,7 +64,7 @@ class OpenJob:
     deduplicates: bool = False  # its copies are not emitted
     accepted_s: float = 0.0  # since the epoch, by the database's time
     ready_s: float = 0.0  # the same: its input was valid
-    pins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pins: Mapping[str, Pin] = field(default_factory=dict)
     """Version and base version by name, if its requests name several models."""
 
     def ref_at(self, item_index: int) -> JobRef:
@@ -226,7 +227,7 @@ def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID
 
 def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
     expires_at: datetime = row.expires_at
-    pins: Mapping[str, Mapping[str, str]] = row.models or {}
+    pins = pins_of(row)
     ref = JobRef(
         job_id=row.id,
         day=job_day(row.created_at),
@@ -241,7 +242,7 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         version=row.control_version,
         priority=row.priority,
         key_name=job_key_name(row.id) if row.zero_retention else "",
-        base_version=pins[row.model]["base_version"] if pins else "",
+        base_version=pins[row.model]["base_version"],
         **claim_in(row, row.pool)._asdict(),
     )
     cursor = ExpansionCursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)

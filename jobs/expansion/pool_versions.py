@@ -8,6 +8,7 @@ nothing, until a replica has its version warm.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from jobs.store.model_pins import pins_of
 from topics.records.eligibility import may_be_listed, runnable_models
 from topics.records.records import Capacity
 
@@ -67,13 +68,10 @@ def required_text(version: str, base_version: str) -> str:
 
 def required_versions(row: Any) -> str:
     """Return the versions of base models that a batch needs, by its row of `jobs`, as one text."""
-    pins: Mapping[str, Mapping[str, str]] | None = row.models
-    if not pins:
-        return str(row.model_version)
-    of_pins = {
-        required_text(pin["version"], pin.get("base_version") or "") for pin in pins.values()
+    required = {
+        required_text(pin["version"], pin.get("base_version") or "") for pin in pins_of(row).values()
     }
-    return SEPARATOR.join(sorted(of_pins))
+    return SEPARATOR.join(sorted(required))
 
 
 class LatestPoolVersions:

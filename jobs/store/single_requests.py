@@ -19,6 +19,7 @@ from jobs.errors import RequestEndedError, RequestNotFoundError
 from jobs.store.batches import with_counters
 from jobs.store.days import job_day
 from jobs.store.job_closing import cancel_owned_job
+from jobs.store.model_pins import pin_of
 from jobs.tables.jobs import jobs
 from storage.postgres.items import items
 
@@ -95,7 +96,7 @@ def create_request(connection: sa.Connection, new: NewRequest) -> datetime:
     parameters = asdict(new) | {"completion_window": f"{max(1, round(new.timeout_s))}s"}
     base_version, parameters["models"] = parameters.pop("base_version"), None
     if base_version:  # the other columns do not have it
-        pin = {"version": new.model_version, "base_version": base_version}
+        pin = pin_of(new.model_version, base_version)
         parameters["models"] = msgspec.json.encode({new.model: pin}).decode()
     created_at: datetime = connection.execute(_CREATE, parameters).scalar_one()
     return created_at

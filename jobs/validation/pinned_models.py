@@ -8,6 +8,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from jobs.store.model_pins import pin_of, pins_of, required_version
 from jobs.validation.model_rule import PinnedModels
 from registry.errors import AmbiguousVersionError
 from registry.models import ModelVersion, resolve
@@ -40,23 +41,14 @@ class ModelsAtCreation:
 def pinned_models(job: sa.Row[Any]) -> PinnedModels:
     """Return what a row of `jobs` with a verdict has pinned."""
     pins = pins_of(job)
-    base_version = pins[job.model]["base_version"] or job.model_version
+    base_version = required_version(pins[job.model])
     versions = {name: pin["version"] for name, pin in pins.items()}
     return PinnedModels(versions, job.pool, base_version)
 
 
-def pins_of(job: sa.Row[Any]) -> dict[str, dict[str, str]]:
-    """Return the entry of each name of a job as the column `jobs.models` has it."""
-    pins: dict[str, dict[str, str]] | None = job.models
-    return pins or {job.model: {"version": job.model_version, "base_version": ""}}
-
-
 def new_pins(names: Mapping[str, ModelVersion]) -> dict[str, dict[str, str]]:
     """Return the entries of new names."""
-    return {
-        name: {"version": version.version, "base_version": version.base_version or ""}
-        for name, version in names.items()
-    }
+    return {name: pin_of(version.version, version.base_version) for name, version in names.items()}
 
 
 def model_columns(names: Mapping[str, ModelVersion]) -> dict[str, object]:

@@ -20,12 +20,13 @@ from jobs.store.job_closing import (
     lock_counters,
     settle_if_complete,
 )
+from jobs.store.model_pins import pins_of
 from jobs.store.outbox import NOTIFY_JOBS, copies_insert, event_insert, publish_close
 from jobs.store.tenant_quarantines import quarantine_end
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import ValidationResult
-from jobs.validation.pinned_models import model_columns, new_pins, pins_of
+from jobs.validation.pinned_models import model_columns, new_pins
 from storage.postgres.outbox import NOTIFY_OUTBOX
 
 VALIDATION_DUE = sa.and_(
@@ -195,7 +196,7 @@ def record_append_verdict(
     added = 0 if result.error_count else result.item_count
     pinned: dict[str, object] = {}
     if added and result.names:
-        pinned["models"] = pins_of(job) | new_pins(result.names)
+        pinned["models"] = {**pins_of(job), **new_pins(result.names)}
     connection.execute(
         sa.update(jobs)
         .where(jobs.c.id == job_id)
