@@ -69,7 +69,8 @@ def required_text(version: str, base_version: str) -> str:
 def required_versions(row: Any) -> str:
     """Return the versions of base models that a batch needs, by its row of `jobs`, as one text."""
     required = {
-        required_text(pin["version"], pin.get("base_version") or "") for pin in pins_of(row).values()
+        required_text(pin["version"], pin.get("base_version") or "")
+        for pin in pins_of(row).values()
     }
     return SEPARATOR.join(sorted(required))
 
