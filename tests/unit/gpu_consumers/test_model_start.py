@@ -51,7 +51,7 @@ async def start(engine: object, of: EngineSettings) -> list[list[LoadedModel]]:
 async def test_options_that_the_engine_does_not_take_are_a_refusal(tmp_path: Path) -> None:
     before = refused_count()
     engine = VllmEngine(settings(tmp_path / "missing"))
-    assert await start(engine, settings()) == [[LoadedModel("v1", "refused")]]
+    assert await start(engine, settings()) == [[LoadedModel("v1", "refused", reason="options")]]
     assert refused_count() == before + 1
 
 

@@ -27,7 +27,7 @@ def row_of(**columns: Any) -> SimpleNamespace:
         "id": JOB, "tenant_id": TENANT, "pool": "pool", "total_count": 9000, "total_final": True,
         "sealed": True, "succeeded": 0, "failed": 0, "cancelled": 0, "expired": 0, "copied": 0,
         "paused_at": None, "quarantined_until": None, "not_before": None, "bulk_hours": None,
-        "model_version": "v1", "models": None,
+        "model": "m", "model_version": "v1", "models": None,
         "tenant_bulk_hours": None, "expires_at": datetime.fromtimestamp(90_000, UTC),
     }  # fmt: skip
     return SimpleNamespace(**row | columns)
@@ -108,7 +108,7 @@ def test_a_batch_that_is_not_in_the_sums_is_too_new() -> None:
         ({"other": frozenset()}, None, None),
         ({"pool": frozenset({"v1", "v2"})}, None, None),
         ({"pool": frozenset({"v2"})}, None, "no_version"),
-        ({"pool": frozenset({"b"})}, {"a": {"version": "v1", "base_version": "b"}}, None),
+        ({"pool": frozenset({"b", "b+"})}, {"a": {"version": "v1", "base_version": "b"}}, None),
         ({"pool": frozenset({"v1"})}, {"a": {"version": "v1", "base_version": "b"}}, "no_version"),
         (
             {"pool": frozenset({"v1"})},
