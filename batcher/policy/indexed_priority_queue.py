@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-P = TypeVar("P", float, tuple[int, float])
+P = TypeVar("P", float, tuple[int, float], tuple[float, bool])
 
 _STALE_ENTRIES_MAX: Final = 16
 """Stale heap entries tolerated in addition to one per key."""

@@ -3,7 +3,7 @@
     1. a tenant that had less than its reserved share, or a lower class that had less than its
        trickle: the one that is most behind
     2. the highest class with work
-    3. in a class, the tenant with the lowest virtual counter
+    3. in a class, the tenant with the lowest virtual counter; of equals, one that has just come
 
 Every service is charged to the counter of its tenant, whatever brought it, so a reserved share is a
 least share and comes on top of nothing. No capacity is kept free: without work of those who are
@@ -13,7 +13,7 @@ due, the next in order is served.
 from collections.abc import Collection, Hashable
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from batcher.policy.fairness import VirtualCounters
+from batcher.policy.fairness import Place, VirtualCounters
 from batcher.policy.reserved_service import ReservedService
 from core.tenant_claims import PLAIN_CLAIM, RESERVED_TOTAL_MAX, TRICKLE_SHARE, TenantClaim
 
@@ -26,7 +26,7 @@ class _Trickle(NamedTuple):
     tenant_class: int
 
 
-OrderKey: TypeAlias = tuple[int, float]
+OrderKey: TypeAlias = tuple[int, Place]
 """The place of a tenant in the order; the lowest is first."""
 
 _BEHIND: Final = -1  # before every class
@@ -137,7 +137,7 @@ class TenantOrder(Generic[K]):
         """Return the place of the first of these active tenants."""
         if self._single is None:
             return self._first_in_order(tenants)[0]
-        return 0, self._single.counter(self.first(tenants))
+        return 0, self._single.place(self.first(tenants))
 
     def _change_claim(self, tenant: K, known: TenantClaim, claim: TenantClaim) -> None:
         """Apply the new claim of an active tenant, which keeps what it is ahead or behind.
@@ -176,21 +176,22 @@ class TenantOrder(Generic[K]):
         ]
         if behind:
             tag, key = min(behind, key=lambda one: one[0])
+            place = (_BEHIND, (tag, False))
             if not isinstance(key, _Trickle):
-                return (_BEHIND, tag), key
+                return place, key
             of_class = by_class[key.tenant_class]
-            return (_BEHIND, tag), self._counters[key.tenant_class].least_served_of(of_class)
+            return place, self._counters[key.tenant_class].least_served_of(of_class)
         highest = min(by_class)
         tenant = self._counters[highest].least_served_of(by_class[highest])
-        return (highest, self._counters[highest].counter(tenant)), tenant
+        return (highest, self._counters[highest].place(tenant)), tenant
 
     def _first_of_all(self) -> tuple[OrderKey, K]:
         key = self._due.most_behind()
         if key is None:
             highest = min(number for number, one in self._counters.items() if len(one))
             tenant = self._counters[highest].least_served()
-            return (highest, self._counters[highest].counter(tenant)), tenant
-        place = (_BEHIND, self._due.tag(key))
+            return (highest, self._counters[highest].place(tenant)), tenant
+        place = (_BEHIND, (self._due.tag(key), False))
         if isinstance(key, _Trickle):
             return place, self._counters[key.tenant_class].least_served()
         return place, key

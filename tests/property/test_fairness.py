@@ -203,3 +203,58 @@ def test_inactive_clients_at_the_level_are_forgotten() -> None:
         counters.deactivate(client)
     assert len(counters) == 0
     assert len(counters._inactive) == 0
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["come", "leave", "serve"]),
+            st.integers(0, 4),
+            st.integers(1, COST_MAX),
+        ),
+        max_size=300,
+    )
+)
+def test_of_equal_clients_one_that_has_just_come_is_first_and_once(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    counters: VirtualCounters[int] = VirtualCounters()
+    came: list[int] = []  # active clients without service since, the oldest first
+    passed: dict[int, set[int]] = {}  # who was served at the counter of a client that waits
+    for step, client, cost in steps:
+        if step == "come" and client not in counters:
+            counters.activate(client)
+            came.append(client)
+            passed[client] = set()
+        elif step == "leave" and client in counters:
+            counters.deactivate(client)
+            del passed[client]
+            came = [one for one in came if one != client]
+        elif step == "serve" and passed:
+            served = counters.least_served()
+            level = counters.counter(served)
+            equals = [one for one in passed if counters.counter(one) == level]
+            first = next((one for one in came if one in equals), None)
+            assert first is None or served == first
+            for one in equals:
+                if one != served:
+                    assert served not in passed[one]
+                    passed[one].add(served)
+            counters.charge(served, cost)
+            came = [one for one in came if one != served]
+            passed[served] = set()
+
+
+def test_a_client_that_comes_waits_for_no_turn_of_one_that_is_served_all_the_time() -> None:
+    counters: VirtualCounters[str] = VirtualCounters()
+    counters.activate("large")
+    for _ in range(3):
+        counters.charge("large", 100)
+        counters.activate("small")
+        assert counters.least_served() == "small"
+        assert counters.least_served_of(("large", "small")) == "small"
+        counters.charge("small", 10)
+        counters.deactivate("small")
+        counters.activate("small")  # at once: its service before counts
+        assert counters.least_served() == "large"
+        counters.deactivate("small")
