@@ -39,6 +39,7 @@ NAMES = (
     "harvest",
     "overload_goodput",
     "virtual_scheduling",
+    "virtual_harvest",
     "prefix_order",
     "upstream_turnaround",
     "one_writer",
