@@ -225,36 +225,6 @@ def test_a_newcomer_gets_its_share_beyond_a_full_budget_and_the_earlier_tenant_n
     }
 
 
-@given(
-    weights=st.lists(st.integers(1, 9), min_size=1, max_size=100),
-    budget=st.integers(1, 20_000),
-    ended=st.integers(0, 3000),
-)
-def test_tenants_that_come_one_after_another_exceed_the_budget_by_all_of_it_at_most(
-    weights: list[int], budget: int, ended: int
-) -> None:
-    claim = weight_of(dict(enumerate(weights, start=1)))
-    jobs: list[JobLoad] = []
-    for number in range(1, len(weights) + 1):
-        jobs.append(tenant_job(number, 60_000))
-        allowed = allowances(jobs, windows_of(jobs, {"p": budget}, claim=claim))
-        jobs = [job._replace(emitted=job.emitted + allowed.get(job.job_id, 0)) for job in jobs]
-        assert sum(job.outstanding for job in jobs) <= 2 * budget + number
-        oldest = jobs[0]
-        jobs[0] = oldest._replace(terminal=min(oldest.emitted, oldest.terminal + ended))
-
-
-def test_what_is_left_for_newcomers_is_shared_by_weight_and_one_item_is_always_left() -> None:
-    fills = [tenant_job(number, 60_000, emitted=190) for number in (1, 2)]
-    light, heavy = tenant_job(3, 60_000), tenant_job(4, 60_000)
-    claim = weight_of({4: 3})
-    windows = windows_of([*fills, light, heavy], {"p": 200}, claim=claim)
-    assert (windows[light.tenant_pool], windows[heavy.tenant_pool]) == (5, 15)
-    full = [job._replace(emitted=200) for job in fills]
-    windows = windows_of([*full, light, heavy], {"p": 200}, claim=claim)
-    assert (windows[light.tenant_pool], windows[heavy.tenant_pool]) == (1, 1)
-
-
 def test_tenants_take_turns_in_a_small_budget_whatever_their_jobs() -> None:
     large, busy = tenant_job(1, 5000, emitted=3000, terminal=3000), tenant_job(2, 9, emitted=1)
     small = [tenant_job(n, 1)._replace(tenant_id=UUID(int=3 + n % 2)) for n in range(3, 43)]
