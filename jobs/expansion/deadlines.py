@@ -10,8 +10,8 @@ stay, found by Moore's algorithm (Moore 1968), and the others are relegated behi
 a part of the window, and are planned anew each time: a relegated job whose time suffices again, as
 others end or the pool becomes faster, returns. In overload a set that just fits is not enough: its
 items are in a window behind others, and the longest of them run for seconds. So a job stays only if
-the items that it still has to emit can end before its deadline when they begin after the lag. A job
-without such items always stays: its rank decides nothing any more.
+it can end before its deadline when it begins after the lag. What is emitted of it counts, too: it
+occupies the pool. A job without items to emit always stays: its rank decides nothing any more.
 """
 
 import heapq
@@ -144,10 +144,8 @@ def plan_deadlines(
     if late_jobs(due, rate, supply.now_s):
         # What is emitted now ends after the lag: in overload most would end just too late.
         rate *= 1 - TRICKLE_SHARE
-        to_emit = [(due_s, job_id, job.remaining, job) for due_s, job_id, _, job in due]
-        to_emit = [one for one in to_emit if one[2]]
-        numbers = sorted(late_jobs(to_emit, rate, supply.now_s + supply.lag_s))
-        relegated = {to_emit[number][1]: to_emit[number][3] for number in numbers}
+        late = [due[n] for n in sorted(late_jobs(due, rate, supply.now_s + supply.lag_s))]
+        relegated = {job_id: job for _, job_id, _, job in late if job.remaining}
     kept = [one for one in due if one[1] not in relegated] if relegated else due
     count = _urgent_count(kept, rate, supply.now_s + supply.lag_s)
     can_end = has_later or any(job.remaining for _, _, _, job in kept)
@@ -158,8 +156,7 @@ def plan_deadlines(
 
 
 _Due: TypeAlias = tuple[float, UUID, int, JobLoad]
-"""A job with its deadline and its unfinished items, or those to emit; sorted, it stands by its
-deadline."""
+"""A job with its deadline and its unfinished items; sorted, it stands by its deadline."""
 
 
 def _urgent_count(due: Sequence[_Due], rate: float, start_s: float) -> int:
