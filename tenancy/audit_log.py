@@ -66,6 +66,7 @@ class Action(StrEnum):
     QUARANTINE_ENDED = "quarantine.ended"
     MODEL_REGISTERED = "model.registered"
     MODEL_RETIRED = "model.retired"
+    MODEL_REFUSED = "model.refused"
     MODEL_OBJECTS_REMOVED = "model.objects_removed"
     MODEL_ALIAS_SET = "model_alias.set"
     MODEL_NAME_REMOVED = "model_name.removed"

@@ -24,6 +24,7 @@ from api.online.await_reply.open_calls import OpenCalls
 from api.online.call_errors import deadline_exceeded, job_cancelled
 from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
+from api.online.refusal_recorder import ModelRefusalRecorder
 from api.online.send.call_keys import CallKeys
 from api.online.send.call_sender import CALLERS_PLACE, CallSender, LargeBodies, LogHealth
 from api.online.served_shares import ServedShares, newest_reports
@@ -106,6 +107,7 @@ class OnlineRuntime:
         self.demand = PoolDemand()
         self.waiting = WaitingTenants()
         self.execution = ExecutionTimes()
+        self.refusals = ModelRefusalRecorder(services.database, self.pools, clock)
         self.served = ServedShares()
         self.admission = CallAdmission(
             settings, self.calls, self.pools, self.demand, self.waiting, self.execution
@@ -191,6 +193,7 @@ class OnlineRuntime:
             self.cache.refresh_periodically(self.services.database, self.settings.routes_refresh_s),
             self._check_calls_periodically(),
             self.call_keys.run(),
+            self.refusals.run(),
         )
         self._tasks = [
             supervise(loop.create_task(coroutine), self._deps.on_failure)

@@ -17,6 +17,7 @@ from jobs.store.model_acts import (
 from migrations.role_rights import RIGHTS
 from registry.models import find_model, list_models
 from tenancy.installation_log import Operator
+from tenancy.model_refusals import REPEATED_AFTER_S, ModelRefusal, record_model_refusal
 from tests.support.registered_models import EMBEDDINGS, ModelSigner, manifest_of
 
 OPERATOR = Operator("opkey_1", "127.0.0.1", "req_1")
@@ -67,6 +68,9 @@ def test_the_api_may_do_every_act_and_intake_may_read(
         remove_model_name(connection, OPERATOR, "old")
         retire_model(connection, OPERATOR, versions[0].id, force=False)
         revoke_model_key(connection, OPERATOR, signer.key_id)
+        refusal = ModelRefusal("p", versions[1].version, "signature")
+        assert record_model_refusal(connection, refusal) == REPEATED_AFTER_S
+        assert record_model_refusal(connection, refusal) < REPEATED_AFTER_S
     with engine.begin() as connection:
         connection.execute(sa.text(f"SET LOCAL ROLE {roles['intake']}"))
         assert [one.requested_name for one in list_models(connection)] == ["m", "prod"]
