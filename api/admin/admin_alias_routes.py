@@ -95,10 +95,13 @@ async def change(alias: str, request: AdminRequestDep, if_match: IfMatch = None)
 @router.delete("/v1/admin/aliases/{alias:path}")
 async def remove(alias: str, request: AdminRequestDep, if_match: IfMatch = None) -> Response:
     """Remove an alias, at the revision of `If-Match`, or the name of a model (`*`)."""
-    if if_match is None:
+    try:
+        await request.run(remove_model_name, request.operator, alias, allows=_allows(if_match))
+    except RevisionMismatchError:
+        if if_match is not None:
+            raise
         message = "Send the ETag that you read as If-Match, or * for any."
-        raise ApiError(428, message, code="if_match_required")
-    await request.run(remove_model_name, request.operator, alias, allows=_allows(if_match))
+        raise ApiError(428, message, code="if_match_required") from None
     return json_response({"id": alias, "object": "model_alias", "deleted": True})
 
 

@@ -48,7 +48,7 @@ def versions_by_pool(capacities: Iterable[Capacity]) -> dict[str, frozenset[str]
 def has_versions(pools: PoolVersions, pool: str, required: str) -> bool:
     """Return whether a pool can run all versions of a text of versions, as far as it is known."""
     known = pools.get(pool)
-    if known is None or required in known:
+    if known is None or not required or required in known:
         return True
     return all(_has_version(known, version) for version in required.split(SEPARATOR))
 
@@ -67,7 +67,12 @@ def required_text(version: str, base_version: str) -> str:
 
 
 def required_versions(row: Any) -> str:
-    """Return the versions of base models that a batch needs, by its row of `jobs`, as one text."""
+    """Return the versions of base models that a batch needs, by its row of `jobs`, as one text.
+
+    Empty before its verdict.
+    """
+    if row.model_version is None:  # the file has no verdict yet
+        return ""
     required = {
         required_text(pin["version"], pin.get("base_version") or "")
         for pin in pins_of(row).values()

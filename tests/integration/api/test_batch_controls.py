@@ -57,6 +57,7 @@ def test_a_batch_shows_its_controls(site: Site) -> None:
         "bulk_hours": None,
         "opens_at": None,
         "expected_late": False,
+        "models": None,
         "close_reason": None,
         "sealed": True,
         "appended_files": [],

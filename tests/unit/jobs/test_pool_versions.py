@@ -1,5 +1,6 @@
 """Goal: jobs whose version no replica has take no part in windows, and all others do."""
 
+from types import SimpleNamespace
 from uuid import UUID
 
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from jobs.expansion.load_cache import OpenLoads
 from jobs.expansion.load_sums import JobLoad, LoadSums
-from jobs.expansion.pool_versions import UNLISTED, has_versions, required_text
+from jobs.expansion.pool_versions import UNLISTED, has_versions, required_text, required_versions
 
 POOLS = ("p", "q")
 VERSIONS = ("v1", "v2", "v1\nv2")
@@ -78,3 +79,9 @@ def test_an_adapter_needs_a_replica_of_its_base_that_takes_adapters() -> None:
     needed = required_text("a1", "v1")
     assert not has_versions({"p": frozenset({"v1", UNLISTED})}, "p", needed)
     assert has_versions({"p": frozenset({"v1", "v1+"})}, "p", f"v1\n{needed}")
+
+
+def test_a_batch_without_a_verdict_needs_no_version() -> None:
+    needed = required_versions(SimpleNamespace(model=None, model_version=None, models=None))
+    assert needed == ""
+    assert has_versions({"pool": frozenset({"v1"})}, "pool", needed)
