@@ -1,1 +1,1 @@
-"""Computes the number of replicas from lag; nothing is implemented yet."""
+"""Computes the number of replicas from lag."""

@@ -1,0 +1,1 @@
+"""Scaling policies: a TOML file that says how many replicas each pool may have, and of what."""
