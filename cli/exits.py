@@ -107,6 +107,7 @@ _BY_CODE = {
     "invalid_settings": ExitCode.USAGE,
     "job_ended": ExitCode.CONFLICT,
     "queue_timeout": ExitCode.TIMEOUT,  # also an event of a stream
+    "policies_refused": ExitCode.USAGE,
     "adapter_invalid": ExitCode.USAGE,
     "alias_refused": ExitCode.USAGE,
     "model_differs": ExitCode.CONFLICT,

@@ -9,6 +9,7 @@ from cli.admin.operator_commands import app as operators
 from cli.admin.quarantine_commands import app as quarantines
 from cli.admin.recover_command import recover_jobs
 from cli.admin.recovery_commands import rebuild_jobs
+from cli.admin.scale_commands import app as scale
 from cli.admin.tenant_commands import app as tenants
 from cli.admin.tenant_commands import keys
 from cli.admin.topic_commands import app as topics
@@ -57,6 +58,7 @@ for name, group in {
     app.add_typer(group, name=name, no_args_is_help=True)
 app.add_typer(topics, name="topics", no_args_is_help=True)
 app.add_typer(database, name="database", no_args_is_help=True)
+app.add_typer(scale, name="scale", no_args_is_help=True)
 
 
 def main() -> None:
