@@ -12,10 +12,11 @@ from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.batcher.harness import Bench, expected, job_ref, wait_until
+from tests.integration.batcher.harness import POOL, Bench, expected, job_ref, wait_until
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import chunk_headers, decode, encode, kind_headers
+from topics.records.partitioner import shuffle_shard
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings
@@ -38,6 +39,16 @@ def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[ReceivedRecord]
 def record_count(kafka: KafkaSettings) -> int:
     """Return the number of request records ever written: none is committed yet."""
     return sum(TopicAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
+
+
+def tenant_sharing_partitions(*pools: str) -> int:
+    """Return a tenant whose records of these pools are in the same partitions."""
+    count = REQUESTS_BULK.partition_count
+    return next(
+        tenant
+        for tenant in range(1, 10_000)
+        if len({frozenset(shuffle_shard(pool, UUID(int=tenant), count)) for pool in pools}) == 1
+    )
 
 
 def test_unreadable_record_fails_its_items_and_is_dead_lettered(bench: Bench) -> None:
@@ -102,8 +113,9 @@ def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(bench: Bench) ->
 def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(bench: Bench) -> None:
     served = bench.start_replica()
     batcher = bench.start_batcher(hold_limit_s=1)
-    # One tenant, so that both pools' records share partitions; the other pool has no replica.
-    waiting, flowing = job_ref(1, tenant=7, pool="other"), job_ref(2, tenant=7)
+    # The other pool has no replica; a record pins offsets of its own partition only.
+    tenant = tenant_sharing_partitions(POOL, "other")
+    waiting, flowing = job_ref(1, tenant=tenant, pool="other"), job_ref(2, tenant=tenant)
     bench.requests.send(waiting, 100)
     bench.requests.send(flowing, 1000)
     wait_until(lambda: len(served.items()) == 1000)
