@@ -1,0 +1,152 @@
+"""How many replicas a pool needs for its arrivals and its backlog, term by term. Pure.
+
+With μ the tokens/s of one replica at the SLO, ρ the utilisation and c the p95 of a cold start:
+
+    online   λ / (ρ μ),  λ = max(EWMA 30 s, EWMA 5 min, forecast)
+    waiting  online backlog / (μ T_on)
+    bulk     Σ over buckets: tokens / (μ max(T_min, deadline − now − c))
+    burst    z √(v c) / (μ T_on),  v the variance of the tokens that arrive in 1 s
+
+`burst` are tokens above the mean that arrive during a cold start, to be served in T_on. Sources:
+arrivals and backlog in tokens, TokenScale (2025); deadlines of batch work as slack, Chiron (2025);
+peaks within the time of a start, InferLine (SoCC 2020), which bounds them by traffic envelopes.
+"""
+
+import math
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from autoscaler.policy.scaling_rules import ScalingRules
+from autoscaler.policy.signals import InputName, PoolSignals, ReplicaState
+
+CORRECTION_MIN: Final = 0.1
+CORRECTION_MAX: Final = 10.0
+"""Bounds of measured/estimated output tokens: a few results cannot turn the need around."""
+
+RATE_DEVIATION_MAX: Final = 10.0
+"""Factor between a measured rate and the curve: an absurd measurement is not a wrong need."""
+
+_TERM_MAX: Final = 1e9  # replicas; sums of terms stay exact enough and finite
+_ROUNDING: Final = 1e-6  # of a replica: sums of terms are not exact
+
+
+class ReplicaNeed(Struct, frozen=True, kw_only=True):
+    """Each term in replicas, and what they were computed with."""
+
+    online: float = 0.0
+    waiting: float = 0.0
+    bulk: float = 0.0
+    burst: float = 0.0
+    warm_pool: int = 0
+    replica_tokens_per_s: float  # μ
+    cold_start_s: float  # c
+    stale: tuple[InputName, ...] = ()
+
+    @property
+    def exact(self) -> float:
+        """The sum of the terms, before it is rounded up."""
+        return self.online + self.waiting + self.bulk + self.burst + self.warm_pool
+
+    @property
+    def replicas(self) -> int:
+        """The sum rounded up: 0 only if there is no work and no warm pool."""
+        exact = self.exact
+        return 1 if 0 < exact < 1 else max(0, math.ceil(exact - _ROUNDING))
+
+
+def replica_need(
+    rules: ScalingRules, signals: PoolSignals, now_s: float, previous: ReplicaNeed | None
+) -> ReplicaNeed:
+    """Return the terms now. A term whose input is stale is not below that of `previous`."""
+    mu = replica_rate(rules, signals)
+    cold_start_s = predicted_start_s(rules, signals)
+    online = burst = 0.0
+    if not is_idle_online(rules, signals, now_s):
+        rates = signals.arrivals
+        rate = max(rates.fast_per_s, rates.slow_per_s, signals.forecast_tokens_per_s)
+        online = _replicas(rate, rules.utilisation * mu)
+        burst_tokens = rules.burst_factor * math.sqrt(rates.variance_per_s * cold_start_s)
+        burst = _replicas(burst_tokens, mu * rules.online_drain_s)
+    need = ReplicaNeed(
+        online=online,
+        waiting=_replicas(signals.online_backlog_tokens, mu * rules.online_drain_s),
+        bulk=_bulk(rules, signals, now_s + cold_start_s, mu),
+        burst=burst,
+        warm_pool=rules.warm_pool,
+        replica_tokens_per_s=mu,
+        cold_start_s=cold_start_s,
+        stale=signals.stale_inputs(),
+    )
+    return need if previous is None else _not_below(need, previous)
+
+
+def replica_rate(rules: ScalingRules, signals: PoolSignals) -> float:
+    """Return μ: the mean of the replicas that count as capacity, in tokens/s, above 0.
+
+    A replica that measured nothing has the rate of its type's curve, and a measurement counts
+    within `RATE_DEVIATION_MAX` of the curve. A pool without replicas has the curve of the first
+    type of its rules, which operators list in the order they prefer.
+    """
+    curves = {one.name: one.tokens_per_s for one in rules.gpu_types}
+    first = rules.gpu_types[0].tokens_per_s
+    rates = []
+    for one in signals.live_replicas():
+        curve = curves.get(one.gpu_type, first)
+        is_measured = one.tokens_per_s > 0 and one.state is ReplicaState.WARM
+        measured = one.tokens_per_s if is_measured else curve
+        rates.append(min(curve * RATE_DEVIATION_MAX, max(curve / RATE_DEVIATION_MAX, measured)))
+    return math.fsum(rates) / len(rates) if rates else first
+
+
+def predicted_start_s(rules: ScalingRules, signals: PoolSignals) -> float:
+    """Return c: the longest p95 of a cold start among the types of the policy."""
+    return max(signals.cold_start_s.get(one.name, one.cold_start_s) for one in rules.gpu_types)
+
+
+def is_idle_online(rules: ScalingRules, signals: PoolSignals, now_s: float) -> bool:
+    """Return whether no call arrived for the idle time: means decay and never reach 0."""
+    last_s = signals.arrivals.last_arrival_s
+    return signals.forecast_tokens_per_s <= 0 and (last_s is None or now_s - last_s >= rules.idle_s)
+
+
+def has_work(rules: ScalingRules, signals: PoolSignals, now_s: float) -> bool:
+    """Return whether the pool has arrivals, backlog, or an upload that will become backlog."""
+    return (
+        signals.online_backlog_tokens > 0
+        or signals.uploads > 0
+        or any(one.prompt_tokens + one.output_tokens > 0 for one in signals.bulk)
+        or not is_idle_online(rules, signals, now_s)
+    )
+
+
+def _bulk(rules: ScalingRules, signals: PoolSignals, ready_s: float, mu: float) -> float:
+    terms = []
+    for bucket in signals.bulk:
+        correction = signals.correction.get(bucket.endpoint, 1.0)
+        correction = min(CORRECTION_MAX, max(CORRECTION_MIN, correction))
+        tokens = bucket.prompt_tokens + signals.output_weight * correction * bucket.output_tokens
+        left_s = max(rules.bulk_drain_min_s, bucket.deadline_s - ready_s)
+        terms.append(_replicas(tokens, mu * left_s))
+    return min(_TERM_MAX, math.fsum(terms))
+
+
+def _replicas(tokens: float, tokens_of_one: float) -> float:
+    return min(_TERM_MAX, tokens / tokens_of_one)
+
+
+def _not_below(need: ReplicaNeed, previous: ReplicaNeed) -> ReplicaNeed:
+    """Return the need with terms of stale inputs not below the previous ones.
+
+    All terms are divided by a rate that the replicas measured, so stale replicas affect all.
+    """
+    names: set[str] = set()
+    if "online" in need.stale:
+        names |= {"online", "waiting", "burst"}
+    if "bulk" in need.stale:
+        names |= {"bulk"}
+    if "replicas" in need.stale:
+        names |= {"online", "waiting", "bulk", "burst"}
+    kept = {name: max(getattr(need, name), getattr(previous, name)) for name in names}
+    return replace(need, **kept)
