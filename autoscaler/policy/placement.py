@@ -1,0 +1,186 @@
+"""Which GPU types, zones and price a pool adds, and which replicas it removes. Pure.
+
+Additions: sleeping replicas are woken first. Then the option with the lowest cost per token, by the
+throughput curve of its type; spot up to the spot share, on demand where spot is not available; in
+the zone with the fewest replicas of the pool. Replicas in each state count against quota and
+budget: a draining or sleeping replica still has its GPU.
+
+Removals: the replica with the least work first, so that little is requeued; never one with suspect
+items, whose removal would spread them to other replicas; never one that is starting.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from autoscaler.policy.scaling_rules import ReplicaType, ScalingRules
+from autoscaler.policy.signals import ReplicaSignal, ReplicaState
+
+Offer: TypeAlias = tuple[str, str]
+"""GPU type and zone."""
+
+_COST_ROUNDING: Final = 1e-9
+
+
+class Addition(Struct, frozen=True, kw_only=True):
+    """One replica to add, or to wake."""
+
+    gpu_type: str
+    zone: str
+    spot: bool = False
+    wake_replica_id: str | None = None
+
+
+class Additions(Struct, frozen=True, kw_only=True):
+    """What is added, and the bound for which it is less than asked."""
+
+    replicas: tuple[Addition, ...] = ()
+    bound: Literal["quota", "budget"] | None = None
+
+
+def plan_additions(
+    rules: ScalingRules,
+    replicas: Sequence[ReplicaSignal],
+    count: int,
+    unavailable_spot: AbstractSet[Offer] = frozenset(),
+) -> Additions:
+    """Return up to `count` additions within the quota of each type and the budget per hour.
+
+    `unavailable_spot` are offers whose orders failed recently, or whose replicas got a notice.
+    """
+    chosen = _wake(rules, replicas, count)
+    usage = _Usage(rules, replicas, unavailable_spot)
+    bound: Literal["quota", "budget"] | None = None
+    while len(chosen) < count:
+        option = usage.cheapest()
+        if option is None:
+            bound = "budget" if usage.is_budget_reached else "quota"
+            break
+        chosen.append(usage.add(option))
+    return Additions(replicas=tuple(chosen), bound=bound)
+
+
+def plan_removals(
+    rules: ScalingRules, replicas: Sequence[ReplicaSignal], count: int
+) -> tuple[str, ...]:
+    """Return the ids of up to `count` replicas to drain, the least loaded first.
+
+    Of equal load, the most expensive goes first, then one of the zone with the most replicas.
+    """
+    costs = {one.name: one for one in rules.gpu_types}
+    crowd = Counter(one.zone for one in replicas)
+    removable = [one for one in replicas if one.state is ReplicaState.WARM and not one.has_suspects]
+    removable.sort(
+        key=lambda one: (
+            one.load_tokens,
+            -_cost(rules, costs.get(one.gpu_type), one.spot),
+            -crowd[one.zone],
+            one.replica_id,
+        )
+    )
+    return tuple(one.replica_id for one in removable[: max(0, count)])
+
+
+def cost_per_hour(rules: ScalingRules, replicas: Sequence[ReplicaSignal]) -> float:
+    """Return what all replicas cost, draining and sleeping ones included."""
+    types = {one.name: one for one in rules.gpu_types}
+    return sum(_cost(rules, types.get(one.gpu_type), one.spot) for one in replicas)
+
+
+class _Option(NamedTuple):
+    """A type on demand or on spot; options sort by cost per token, then by cost."""
+
+    cost_per_token: float
+    cost: float
+    number: int  # of the type in the policy
+    is_spot: bool
+    name: str
+    quota: int
+    zones: tuple[str, ...]
+
+
+class _Usage:
+    """Quota, budget, spot share and zones, while additions are chosen."""
+
+    def __init__(
+        self,
+        rules: ScalingRules,
+        replicas: Sequence[ReplicaSignal],
+        unavailable_spot: AbstractSet[Offer],
+    ) -> None:
+        self._rules = rules
+        self._options = sorted(_options(rules, unavailable_spot))
+        self._by_type = Counter(one.gpu_type for one in replicas)
+        self._by_zone = Counter(one.zone for one in replicas)
+        self._total = len(replicas)
+        self._spot = sum(one.spot for one in replicas)
+        self._cost = cost_per_hour(rules, replicas)
+        self.is_budget_reached = False
+
+    def cheapest(self) -> _Option | None:
+        """Return the cheapest option within the bounds, or none.
+
+        Sets `is_budget_reached` if the budget alone excluded an option.
+        """
+        budget = self._rules.budget_per_hour
+        is_spot_allowed = self._spot + 1 <= self._rules.spot_share * (self._total + 1)
+        for option in self._options:
+            if self._by_type[option.name] >= option.quota:
+                continue
+            if option.is_spot and not is_spot_allowed:
+                continue
+            if budget is not None and self._cost + option.cost > budget + _COST_ROUNDING:
+                self.is_budget_reached = True
+                continue
+            return option
+        return None
+
+    def add(self, option: _Option) -> Addition:
+        """Count a replica of the option, in the zone with the fewest replicas."""
+        zone = min(option.zones, key=lambda name: (self._by_zone[name], name))
+        self._by_type[option.name] += 1
+        self._by_zone[zone] += 1
+        self._total += 1
+        self._spot += option.is_spot
+        self._cost += option.cost
+        return Addition(gpu_type=option.name, zone=zone, spot=option.is_spot)
+
+
+def _options(rules: ScalingRules, unavailable_spot: AbstractSet[Offer]) -> Iterator[_Option]:
+    for number, one in enumerate(rules.gpu_types):
+        for is_spot in (True, False):
+            zones = _spot_zones(one, unavailable_spot) if is_spot else one.zones
+            cost = _cost(rules, one, is_spot)
+            if zones:
+                per_token = cost / one.tokens_per_s
+                yield _Option(per_token, cost, number, is_spot, one.name, one.quota, zones)
+
+
+def _wake(rules: ScalingRules, replicas: Sequence[ReplicaSignal], count: int) -> list[Addition]:
+    types = {one.name: one for one in rules.gpu_types}
+    asleep = [one for one in replicas if one.state is ReplicaState.ASLEEP]
+    asleep.sort(key=lambda one: (_cost(rules, types.get(one.gpu_type), one.spot), one.replica_id))
+    return [
+        Addition(
+            gpu_type=one.gpu_type, zone=one.zone, spot=one.spot, wake_replica_id=one.replica_id
+        )
+        for one in asleep[: max(0, count)]
+    ]
+
+
+def _spot_zones(one: ReplicaType, unavailable: AbstractSet[Offer]) -> tuple[str, ...]:
+    if one.spot_cost_per_hour is None:
+        return ()
+    return tuple(zone for zone in one.zones if (one.name, zone) not in unavailable)
+
+
+def _cost(rules: ScalingRules, one: ReplicaType | None, is_spot: bool) -> float:
+    """Return the cost per hour; a type that the rules do not list costs as the dearest one."""
+    if one is None:
+        return max(known.cost_per_hour for known in rules.gpu_types)
+    if is_spot and one.spot_cost_per_hour is not None:
+        return one.spot_cost_per_hour
+    return one.cost_per_hour
