@@ -1,0 +1,205 @@
+"""From the need and the history of a pool to its next number of replicas. Pure.
+
+Up at once: waiting work costs the SLO, and replicas that start count. Down slowly, since a wrong
+reduction costs a cold start: by the highest need of 300 s, by at most 25 % in 30 s, and only if the
+others hold the load × N/(N−1). The last replica goes when the pool had no work for the idle time
+and no job is due within a cold start. Bounds of the rules hold in each decision.
+"""
+
+import math
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from autoscaler.policy.capacity_veto import assess_trial, open_trial
+from autoscaler.policy.placement import Offer, plan_additions, plan_removals
+from autoscaler.policy.replica_need import ReplicaNeed, has_work, replica_need
+from autoscaler.policy.scaling_decision import Action, Reason, ScalingDecision, Withheld
+from autoscaler.policy.scaling_history import (
+    STABILISATION_S,
+    PoolHistory,
+    current_replicas,
+    observe,
+)
+from autoscaler.policy.scaling_rules import Bounds, ScalingRules, bounds_at
+from autoscaler.policy.signals import PoolSignals, check_signals, checked
+
+STEP_INTERVAL_S: Final = 30.0
+STEP_DIVISOR: Final = 4  # a step removes at most a quarter, and may remove one replica
+
+VETO_ALERT: Final = "More replicas did not raise the rate of the pool: something else limits it."
+
+
+class _Target(Struct, frozen=True):
+    replicas: int
+    reason: Reason
+    withheld: tuple[Withheld, ...] = ()
+
+
+def decide(
+    rules: ScalingRules,
+    signals: PoolSignals,
+    history: PoolHistory,
+    now_s: float,
+    unavailable_spot: AbstractSet[Offer] = frozenset(),
+) -> tuple[ScalingDecision, PoolHistory]:
+    """Return the decision and the history for the next one.
+
+    The rules was checked (`check_rules`). A clock that goes back counts as one that stands still.
+    Raises InvalidSignalError for inputs out of their limits: the last target then stays.
+    """
+    check_signals(signals)
+    now_s = max(checked("the time", now_s), history.at_s)
+    need = replica_need(rules, signals, now_s, history.need)
+    works = has_work(rules, signals, now_s)
+    history = observe(history, need, now_s, works=works)
+    history = replace(history, veto=assess_trial(history.veto, signals, now_s, need.cold_start_s))
+    bounds = bounds_at(rules, now_s, need.cold_start_s)
+    current = current_replicas(history, signals, need.cold_start_s)
+    desired = _desired(need, bounds, works=works)
+    if desired.replicas > current:
+        aim = _raised(desired, current, bounds, history, works=works)
+    elif desired.replicas < current:
+        aim = _lowered(desired, current, rules, signals, history)
+    else:
+        aim = desired
+    aim = _bounded(aim, bounds)
+    return _carried_out(aim, current, (rules, signals, bounds), history, unavailable_spot)
+
+
+def _desired(need: ReplicaNeed, bounds: Bounds, *, works: bool) -> _Target:
+    """Return the need within the bounds; an empty pool with work, or an upload, needs one."""
+    if works and need.replicas < 1:
+        return _bounded(_Target(1, "work"), bounds)
+    return _bounded(_Target(need.replicas, "need"), bounds)
+
+
+def _bounded(aim: _Target, bounds: Bounds) -> _Target:
+    if aim.replicas < bounds.min_replicas:
+        return _Target(bounds.min_replicas, "min", aim.withheld)
+    if aim.replicas > bounds.max_replicas:
+        cut = Withheld(reason="max", replicas=aim.replicas)
+        return _Target(bounds.max_replicas, "max", (*aim.withheld, cut))
+    return aim
+
+
+def _raised(
+    desired: _Target, current: int, bounds: Bounds, history: PoolHistory, *, works: bool
+) -> _Target:
+    """Return the target of an increase: all at once, unless a veto is active."""
+    if not history.veto.is_active(history.at_s):
+        return desired
+    least = max(current, bounds.min_replicas, int(works))
+    if desired.replicas <= least:
+        return desired
+    cut = Withheld(reason="veto", replicas=desired.replicas)
+    return _Target(least, "veto", (*desired.withheld, cut))
+
+
+def _lowered(
+    desired: _Target,
+    current: int,
+    rules: ScalingRules,
+    signals: PoolSignals,
+    history: PoolHistory,
+) -> _Target:
+    """Return the target of a reduction: the highest that any of its rules asks for."""
+    now_s = history.at_s
+    floors: list[tuple[int, Reason]] = []
+    if signals.stale_inputs():
+        floors.append((current, "stale"))
+    if now_s - history.started_s < STABILISATION_S:
+        floors.append((current, "stabilisation"))
+    if history.lowered_s is not None and now_s - history.lowered_s < STEP_INTERVAL_S:
+        floors.append((current, "step_interval"))
+    floors.append((math.ceil(history.peak), "stabilisation"))
+    floors.append((current - max(1, current // STEP_DIVISOR), "step_size"))
+    if current > 1:
+        # Ceiling of the exact load: one of N leaves its part to N − 1.
+        floors.append((math.ceil(history.peak * current / (current - 1)), "survivors"))
+    if desired.replicas == 0 and now_s - history.last_work_s < rules.idle_s:
+        floors.append((1, "idle"))
+    if desired.replicas == 0 and _is_due(signals, history):
+        floors.append((1, "deadline"))
+    floors = [(min(floor, current), reason) for floor, reason in floors]
+    highest, reason = max(floors, key=lambda floor: floor[0])
+    if highest <= desired.replicas:
+        return desired
+    return _Target(highest, reason, _withheld_by(floors, desired))
+
+
+def _withheld_by(floors: list[tuple[int, Reason]], desired: _Target) -> tuple[Withheld, ...]:
+    """Return each rule that asks for more than the need, once."""
+    reasons = dict.fromkeys(reason for floor, reason in floors if floor > desired.replicas)
+    added = tuple(Withheld(reason=reason, replicas=desired.replicas) for reason in reasons)
+    return (*desired.withheld, *added)
+
+
+def _is_due(signals: PoolSignals, history: PoolHistory) -> bool:
+    """Return whether a job whose items may not be emitted yet is due within a cold start."""
+    assert history.need is not None
+    deadline_s = signals.next_deadline_s
+    return deadline_s is not None and deadline_s - history.at_s <= history.need.cold_start_s
+
+
+def _carried_out(
+    aim: _Target,
+    current: int,
+    inputs: tuple[ScalingRules, PoolSignals, Bounds],
+    history: PoolHistory,
+    unavailable_spot: AbstractSet[Offer],
+) -> tuple[ScalingDecision, PoolHistory]:
+    """Return the decision with the replicas to add or remove, and the history after it."""
+    rules, signals, bounds = inputs
+    assert history.need is not None
+    live = len(signals.live_replicas())
+    additions = plan_additions(rules, signals.replicas, aim.replicas - live, unavailable_spot)
+    if additions.bound is not None:
+        reached = live + len(additions.replicas)
+        if signals.stale_inputs():
+            reached = max(reached, min(current, bounds.max_replicas))
+        cut = Withheld(reason=additions.bound, replicas=aim.replicas)
+        aim = _Target(min(aim.replicas, reached), additions.bound, (*aim.withheld, cut))
+    surplus = max(0, live - aim.replicas)
+    removals = plan_removals(rules, signals.replicas, surplus)
+    if len(removals) < surplus:
+        cut = Withheld(reason="not_removable", replicas=aim.replicas)
+        aim = _Target(aim.replicas, aim.reason, (*aim.withheld, cut))
+    decision = ScalingDecision(
+        at_s=history.at_s,
+        action=_action(aim.replicas, current),
+        target=aim.replicas,
+        current=current,
+        live=live,
+        need=history.need,
+        needed=history.need.replicas,
+        bounds=bounds,
+        reason=aim.reason,
+        withheld=aim.withheld,
+        additions=additions.replicas,
+        removals=removals,
+        alert=VETO_ALERT if history.veto.is_active(history.at_s) else None,
+    )
+    return decision, _after(decision, signals, history)
+
+
+def _action(target: int, current: int) -> Action:
+    if target == current:
+        return "hold"
+    return "up" if target > current else "down"
+
+
+def _after(decision: ScalingDecision, signals: PoolSignals, history: PoolHistory) -> PoolHistory:
+    now_s, target = history.at_s, decision.target
+    veto = history.veto
+    if target > max(history.target, decision.current):
+        veto = open_trial(veto, signals, now_s)
+    return replace(
+        history,
+        target=target,
+        ordered_s=now_s if target != history.target else history.ordered_s,
+        lowered_s=now_s if decision.action == "down" else history.lowered_s,
+        veto=veto,
+    )
