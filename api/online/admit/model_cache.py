@@ -87,7 +87,7 @@ class ModelCache:
         """Return the pools of the known models that a tenant gets at an endpoint, by name."""
         return {
             name: model.pool
-            for name, model in self._models.items()
+            for name, model in (self._pinned | self._models).items()
             if endpoint in model.endpoints and model.tenant_id in {None, tenant_id}
         }
 

@@ -128,6 +128,19 @@ async def test_a_pinned_version_is_looked_up_once_until_it_is_retired(
     assert await code(cache, text) == "model_retired"
 
 
+async def test_a_model_that_a_call_found_since_the_refresh_is_served(
+    registry: Registry, cache: ModelCache
+) -> None:
+    await refresh(cache)
+    registry.found["new"] = replace(MODEL, name="new", requested_name="", pool="q")
+    registry.found["mine"] = replace(ADAPTER, name="mine")
+    for name in ("new", "mine"):
+        await cache.find(name, CHAT, left_s=1, tenant_id=MINE)
+    listed = {"m": "p", "prod": "p"}
+    assert cache.serving(CHAT, YOURS) == listed | {"new": "q"}
+    assert cache.serving(CHAT, MINE) == listed | {"adapter": "p", "new": "q", "mine": "p"}
+
+
 async def test_refusals_are_kept_for_two_seconds(
     registry: Registry, cache: ModelCache, clock: ManualClock
 ) -> None:
