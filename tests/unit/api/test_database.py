@@ -201,6 +201,7 @@ ACROSS_TENANTS = {
     "online/admit/model_cache.py": {"read_models", "find_usable"},
     "auth/authentication.py": {"kind"},  # who is calling is not known yet
     "runtime/lost_commits.py": {"find_lost_commits"},  # of the installation
+    "online/refusal_recorder.py": {"record_model_refusal"},  # of the installation
     "views/progress_poller.py": {"read_progress"},  # one look for all who follow
 }
 _CALL = re.compile(r"\brun_across_tenants\(\s*(\w+)")
