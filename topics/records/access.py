@@ -19,6 +19,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "batcher": tuple(f"batcher-{job_class}" for job_class in JOB_CLASSES),
     "results-writer": ("results-writer",),
     "webhooks": ("webhooks",),
+    "autoscaler": ("autoscaler",),
 }
 """The groups that a role joins, without prefix; a gpu-consumer joins those of its pool."""
 

@@ -26,6 +26,15 @@ from topics.records.records import (
     ServiceReport,
     UsageReport,
 )
+from topics.records.scaling import (
+    AutoscalerEpoch,
+    Backlog,
+    DecisionEntry,
+    PoolScaling,
+    RoleLoad,
+    ScalingOverride,
+    WakeRequest,
+)
 
 HOUR_MS: Final = 3600 * 1000
 DAY_MS: Final = 24 * HOUR_MS
@@ -156,7 +165,7 @@ CAPACITY = Topic(
     partition_count=1,
     ordering="the newest state of a replica and class is the last",
     written_by=("gpu-consumer",),
-    read_by=("batcher", "intake", "api", "webhooks"),
+    read_by=("batcher", "intake", "api", "webhooks", "autoscaler"),
     retention_days=1,
 )
 
@@ -179,7 +188,7 @@ DEMAND = Topic(
     partition_count=1,
     ordering="the newest state of a batcher is the last",
     written_by=("batcher",),
-    read_by=("api", "gpu-consumer"),
+    read_by=("api", "gpu-consumer", "autoscaler"),
     retention_days=1,
 )
 
@@ -203,6 +212,41 @@ USAGE = Topic(
     written_by=("gpu-consumer",),
     read_by=("batcher",),
     retention_days=1,
+)
+
+BACKLOG = Topic(
+    name="backlog",
+    records=(Backlog, WakeRequest, RoleLoad),
+    key="process and pool; role and process of its load",
+    partition_count=1,
+    ordering="the newest state of a key is the last",
+    written_by=("intake", "api"),
+    read_by=("autoscaler",),
+    retention_days=1,
+)
+
+SCALING = Topic(
+    name="scaling",
+    records=(AutoscalerEpoch, PoolScaling, ScalingOverride),
+    key="pool; epoch; override and pool",
+    partition_count=1,
+    ordering="the newest state of a key is the last",
+    written_by=("autoscaler",),
+    read_by=("autoscaler", "api", "gpu-consumer"),
+    compacted=True,
+    expires=False,  # a pool at zero keeps the state with which it is woken
+    options={"segment.ms": str(HOUR_MS)},  # read in full at a start, so compact early
+)
+
+SCALING_DECISIONS = Topic(
+    name="scaling_decisions",
+    records=(DecisionEntry,),
+    key="pool",
+    partition_count=1,
+    ordering="decisions about a pool are in their order",
+    written_by=("autoscaler",),
+    read_by=("autoscaler",),
+    retention_days=30,
 )
 
 REPLIES = Topic(
@@ -273,6 +317,9 @@ SHARED_TOPICS: Final = (
     DEMAND,
     SERVICE,
     USAGE,
+    BACKLOG,
+    SCALING,
+    SCALING_DECISIONS,
     ATTEMPTS,
     EVENTS,
     DEAD_LETTERS,

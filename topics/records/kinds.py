@@ -23,6 +23,15 @@ from topics.records.records import (
     ServiceReport,
     UsageReport,
 )
+from topics.records.scaling import (
+    AutoscalerEpoch,
+    Backlog,
+    DecisionEntry,
+    PoolScaling,
+    RoleLoad,
+    ScalingOverride,
+    WakeRequest,
+)
 
 KINDS: Final[dict[type[Record], str]] = {
     Chunk: "chunk",
@@ -44,6 +53,13 @@ KINDS: Final[dict[type[Record], str]] = {
     DeadLetter: "dead_letter",
     DeadItems: "dead_items",
     BatchAttempt: "attempt",
+    Backlog: "backlog",
+    WakeRequest: "wake",
+    RoleLoad: "role_load",
+    AutoscalerEpoch: "autoscaler_epoch",
+    PoolScaling: "pool_scaling",
+    ScalingOverride: "scaling_override",
+    DecisionEntry: "scaling_decision",
 }
 """The value of the `kind` header of each record type."""
 

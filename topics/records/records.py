@@ -257,6 +257,15 @@ class Capacity(Record, frozen=True):
     output_means: list[OutputMean] | None = None  # of its results; None: unchanged
     compute: list[EndpointCompute] = []  # of the endpoints that it measured
     models: list[LoadedModel] = []  # none: the replica serves whatever its pool receives
+    lifecycle: str = ""  # `starting`, `warm`, `draining` or `asleep`; empty: not known
+    gpu_type: str = ""  # name in the scaling policy; empty: not known
+    zone: str = ""
+    spot: bool = False
+    load_tokens: float = 0.0  # weighted tokens of items that are here and have not ended
+    tokens_per_s: float = 0.0  # weighted tokens of ended items while the engine was full; 0: none
+    waiting: int = 0  # sequences that wait in the engine
+    kv_use: float = 0.0  # part of the engine's KV cache that is in use, 0 to 1
+    leaves_at_s: float = 0.0  # when a spot GPU is taken away, Unix time; 0: no notice
 
 
 class ReplicaGrants(Record, frozen=True):
@@ -279,6 +288,17 @@ class ReplicaGrants(Record, frozen=True):
     adapters_max: int = 0  # adapters that the engine loads at once; 0: it takes none
 
 
+class PoolDemand(Record, frozen=True):
+    """The tokens of one pool at a batcher: estimates of prompts and of expected outputs, apart."""
+
+    prompt_tokens: float  # of items that wait
+    output_tokens: float
+    arrived_items: int  # since the batcher started, of first deliveries
+    arrived_prompt_tokens: float
+    arrived_output_tokens: float
+    deadline_s: float = 0.0  # the earliest of the items that wait; 0: none
+
+
 class Demand(Record, frozen=True):
     """The items that a batcher has queued for each pool (`demand`, keyed by batcher)."""
 
@@ -287,6 +307,7 @@ class Demand(Record, frozen=True):
     waiting: dict[str, int]  # pool to items
     now_s: float = 0.0  # the database's time, never late; 0 while unknown
     shares: dict[str, float] = {}  # pool to the part of its waiting tenants' weights that is here
+    pools: dict[str, PoolDemand] = {}  # pools with arrivals or waiting items
 
 
 class TenantService(Record, frozen=True):

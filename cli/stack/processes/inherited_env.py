@@ -44,6 +44,7 @@ OF_ROLE: Final[Mapping[str, tuple[str, ...]]] = {
     "results-writer": (*_LOG, *_DATABASE, "MILLRACE_WRITER_*"),
     "finaliser": (*_DATABASE, *_OBJECTS, "MILLRACE_FINALISER_*", "MILLRACE_RETENTION_*"),
     "webhooks": (*_LOG, *_DATABASE, "MILLRACE_WEBHOOKS_*"),
+    "autoscaler": (*_LOG, "MILLRACE_AUTOSCALER_*", "KUBERNETES_*", "KUBECONFIG"),
 }
 """Names that a role gets in addition to `SYSTEM`."""
 

@@ -33,6 +33,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "results-writer": ("results", "writer"),
     "finaliser": ("results", "finaliser"),
     "webhooks": ("results.webhooks",),
+    "autoscaler": ("autoscaler",),
 }
 """The module of each role, followed by its arguments."""
 
