@@ -73,6 +73,7 @@ class ItemReader:
         self.cursor = cursor  # behind the last item that was read
         self._endpoint = job.endpoint
         self._is_ordered, self._first_index = bool(order_key), first_index
+        self._parse_line = self._parse_ordered if order_key else self._parse_item
         key = lines_key(order_key) if order_key else job.input_key
         self._blocks: ObjectBlocks = objects.read(key, offset=cursor.byte_offset)
         self._lines: Iterator[Line] = input_lines(
@@ -92,15 +93,14 @@ class ItemReader:
         """
         items: list[Item] = []
         index, byte_count = self.cursor.item_index, 0
-        plain = self._parse if self.models is None else self._parse_and_note
-        parse = self._parse_ordered if self._is_ordered else plain
+        parse, endpoint = self._parse_line, self._endpoint
         number, end = self.cursor.line_number, self.cursor.byte_offset
         while len(items) < count_max and byte_count < bytes_max:
             next_line = next(self._lines, None)
             if next_line is None:
                 break
             number, offset, line = next_line
-            items.append(parse(index, offset, line, expected_output))
+            items.append(parse(index, offset, line, endpoint, expected_output))
             size = len(line or b"")
             end = offset + size + 1  # one past the end if the last line has no newline
             index += 1
@@ -112,14 +112,8 @@ class ItemReader:
         """Close the file."""
         self._blocks.close()
 
-    def _parse(self, index: int, offset: int, line: bytes | None, expected: float) -> Item:
-        return parse_item(index, offset, line, self._endpoint, expected)
-
-    def _parse_and_note(self, index: int, offset: int, line: bytes | None, expected: float) -> Item:
-        return self._parse_item(index, offset, line, self._endpoint, expected)
-
     def _parse_ordered(
-        self, position: int, _offset: int, entry: bytes | None, expected: float
+        self, position: int, _offset: int, entry: bytes | None, endpoint: str, expected: float
     ) -> Item:
         """Return the item of an entry of the order; its offset is that in the file.
 
@@ -130,7 +124,7 @@ class ItemReader:
             raise InputChangedError(index=position)
         index = found.item_index + self._first_index
         return self._parse_item(
-            index, found.offset, found.line, self._endpoint, expected, prefix_group=found.group
+            index, found.offset, found.line, endpoint, expected, prefix_group=found.group
         )
 
 

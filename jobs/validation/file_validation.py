@@ -1,7 +1,8 @@
-"""Validates an input file in one pass, with 8 bytes of memory per item, and 36 more of prompts.
+"""Validates an input file in one pass, with 8 bytes of memory per item, and 12 more of prompts.
 
-Only a file with repeated ids is read a second time, to find their lines; it needs about a hundred
-bytes for each id that occurs more than once.
+A file with repeated ids is read a second time, to find their lines; it needs about a hundred bytes
+for each id that occurs more than once. So is a valid file whose prompts may share prefixes, with 36
+bytes per item.
 """
 
 from array import array
@@ -25,9 +26,9 @@ from jobs.input.line_checks import (
     request_error,
     valid_custom_id,
 )
-from jobs.input.line_reader import Line
+from jobs.input.line_reader import InputChangedError, Line
 from jobs.ordering.item_order import ItemOrder
-from jobs.ordering.prompt_prefixes import ORDERED_ENDPOINTS, PromptPrefixes
+from jobs.ordering.prompt_prefixes import ORDERED_ENDPOINTS, FirstPrefixes, PromptPrefixes
 from jobs.validation.model_rule import FindModel, ModelRule, PinnedModels
 from registry.models import ModelVersion
 
@@ -35,7 +36,7 @@ ReadIds: TypeAlias = Callable[[], Iterable[str]]
 """Reads the ids of the existing items of a job; called once or twice."""
 
 ReadLines: TypeAlias = Callable[[], Iterable[Line]]
-"""Opens the file at its start; called once, or twice for a file with repeated ids."""
+"""Opens the file at its start; called once, or twice, see above."""
 
 _DIGEST_BYTES: Final = 16
 
@@ -82,7 +83,7 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     what fits the models of the `existing` items, and none of their ids. All errors are counted and
     the first ones kept. `orders_items`: find an order by shared prefixes. Raises errors of reading.
     """
-    prefixes = PromptPrefixes() if orders_items and endpoint in ORDERED_ENDPOINTS else None
+    prefixes = FirstPrefixes() if orders_items and endpoint in ORDERED_ENDPOINTS else None
     findings = _Findings()
     pinned = existing.models if existing else None
     model = ModelRule(endpoint, find_model, pinned, allows_several=allows_several_models)
@@ -131,9 +132,21 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
         seen = _digests(existing.read_ids(), repeated) if existing else set()
         findings.merge(_duplicates(read_lines(), repeated, seen))
     result = replace(findings.result(count, model.version), names=model.names)
-    if prefixes is None or result.error_count:
+    if prefixes is None or result.error_count or not prefixes.may_share():
         return result
-    return replace(result, order=prefixes.find_order())
+    return replace(result, order=_find_order(read_lines(), model))
+
+
+def _find_order(lines: Iterable[Line], model: ModelRule) -> ItemOrder | None:
+    """Return the order of the items of a valid file."""
+    prefixes = PromptPrefixes()
+    for index, (_, _, line) in enumerate(lines):
+        value = parse_line(line) if line is not None else ""
+        if not isinstance(value, dict):
+            raise InputChangedError(index=index)
+        body = value["body"]
+        prefixes.add(len(line or b""), body, model.prefix_salt(body["model"]))
+    return prefixes.find_order()
 
 
 class _Findings:

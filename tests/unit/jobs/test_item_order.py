@@ -16,8 +16,8 @@ from jobs.expansion.emission import ItemReader
 from jobs.expansion.job_loads import OpenJob
 from jobs.input.input_files import InputFile, InputFiles
 from jobs.input.line_reader import InputChangedError, Line, input_lines
-from jobs.ordering import ordered_files
-from jobs.ordering.item_order import FileItems, ItemOrder, find_order
+from jobs.ordering import ordered_files, prompt_prefixes
+from jobs.ordering.item_order import ITEMS_MIN, FileItems, ItemOrder, find_order
 from jobs.ordering.ordered_files import (
     OrderPositions,
     job_positions,
@@ -28,6 +28,7 @@ from jobs.ordering.ordered_files import (
 )
 from jobs.ordering.prompt_prefixes import (
     PREFIX_CHARS,
+    FirstPrefixes,
     PromptPrefixes,
     predicted_output,
     prompt_start,
@@ -46,10 +47,13 @@ def chat(*contents: Any, **fields: Any) -> dict[str, Any]:
 
 
 def found_order(bodies: list[dict[str, Any]]) -> ItemOrder | None:
-    prefixes = PromptPrefixes()
+    prefixes, first = PromptPrefixes(), FirstPrefixes()
     for body in bodies:
         prefixes.add(len(repr(body)), body)
-    return prefixes.find_order()
+        first.add(len(repr(body)), body)
+    order = prefixes.find_order()
+    assert order is None or first.may_share()  # what may not share has no order
+    return order
 
 
 def bodies_of(count: int, prefix_count: int, seed: int = 1, **fields: Any) -> list[dict[str, Any]]:
@@ -116,6 +120,48 @@ def test_the_same_file_has_the_same_order() -> None:
     assert one is not None
     assert other is not None
     assert one.positions.tolist() == other.positions.tolist()
+
+
+@pytest.mark.parametrize(
+    ("prefix_count", "may_share"), [(3, True), (60, True), (10_000_000, False)]
+)
+def test_the_shortest_prefixes_bound_what_an_order_saves(
+    prefix_count: int, may_share: bool
+) -> None:
+    chance = random.Random(7)
+    first = FirstPrefixes()
+    for number in range(1_000):
+        body = chat(f"{chance.randrange(prefix_count):08}" * 100, f"question {number}")
+        first.add(900, body)
+    assert first.may_share() is may_share
+
+
+def test_few_items_long_files_and_short_prompts_may_not_share() -> None:
+    few, short, long = FirstPrefixes(), FirstPrefixes(), FirstPrefixes()
+    for _ in range(ITEMS_MIN - 1):
+        few.add(900, chat("x" * 800))
+    for _ in range(1_000):
+        short.add(900, chat("x" * 100))
+        long.add(2**31, chat("x" * 800))
+    assert not few.may_share()
+    assert not short.may_share()
+    assert not long.may_share()
+    assert not FirstPrefixes().may_share()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat("a" * 300, "b"),
+        chat("a" * 10, "b" * 300),
+        {"prompt": "p" * 400},
+        {"messages": [{"role": "user", "content": "c" * 300}], "tools": [{"name": "t" * 300}]},
+        {"messages": [{"role": "user", "content": [{"text": "c" * 300}]}]},
+        {"messages": "not a list"},
+    ],
+)
+def test_the_shortest_prefix_is_the_start_of_the_prompt(body: dict[str, Any]) -> None:
+    assert prompt_prefixes._first_text(body) == prompt_start(body)[: PREFIX_CHARS[0]]
 
 
 def test_memory_is_36_bytes_an_item_and_none_above_the_limit() -> None:
