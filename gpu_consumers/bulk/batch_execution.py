@@ -266,7 +266,7 @@ class BatchExecution:
                 self.capacity.record_answers(len(new_answers))
                 self.attribution.host.record_answers(len(new_answers))
                 self._release_credit(run, new_answers)
-                self._settle(run, new_answers)
+                self._settle_job(run, job, new_answers)
                 newest = new_answers[-1]
                 self.capacity.output_samples.add(job, bodies[newest], answers[newest])
                 new_answers.clear()
@@ -317,10 +317,13 @@ class BatchExecution:
 
     def _settle(self, run: BatchRun, positions: Sequence[int]) -> None:
         """Report what items used that are answered, or that are requeued."""
-        if not run.token_charges:
-            return
         for job, of_job in group_by_job(run.items, positions):
-            ended = [(run.answers.get(p), run.token_charges[p]) for p in of_job]
+            self._settle_job(run, job, of_job)
+
+    def _settle_job(self, run: BatchRun, job: JobRef, positions: Sequence[int]) -> None:
+        """As `_settle`, for items of one job."""
+        if run.token_charges:
+            ended = [(run.answers.get(p), run.token_charges[p]) for p in positions]
             batcher_id = run.delivered.batch.batcher_id
             self.capacity.usage.settle(job, ended, batcher_id=batcher_id)
 
