@@ -131,6 +131,7 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
         None if online_deps is None else online_deps.kafka,
         PoolRates() if online is None else online.bulk_rates,
         clock,
+        (lambda _: None) if online is None else online.wakes.predicted_wait_s,
     )
     app.state.batch_admission = create_batch_admission(online, app.state.views.estimates, settings)
     install_error_handlers(app)

@@ -9,6 +9,7 @@ A tenant above its weighted share of the backlog is over its quota. Batches that
 never dropped: their items wait.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,12 +18,12 @@ from math import ceil
 from typing import Annotated, Final, NamedTuple
 from uuid import UUID
 
-import msgspec
 import sqlalchemy as sa
 from fastapi import Depends, Request
 
 from api import metrics
 from api.auth.authentication import TenantRequest
+from api.files.first_line import FIRST_LINE_BYTES, first_model
 from api.http.errors import ApiError
 from api.online.call_errors import queue_full
 from api.online.online_runtime import OnlineRuntime
@@ -48,18 +49,10 @@ from storage.objects.object_store import read_object
 
 _LOG = logging.getLogger(__name__)
 
-_FIRST_LINE_BYTES: Final = 1024 * 1024
-"""Of an input file: the usual limit of a line. The model of a longer first line is not known."""
+WAKE_S_MAX: Final = 1.0
+"""Time to find out which pool a new batch wakes. The backlog wakes it a little later anyway."""
 
 _UNKNOWN: Final = PoolSnapshot(PoolState(), None, {})
-
-
-class _LineBody(msgspec.Struct):
-    model: str
-
-
-class _Line(msgspec.Struct):
-    body: _LineBody
 
 
 class _BatchWait(NamedTuple):
@@ -102,6 +95,25 @@ class BatchAdmission:
         except MillraceError as failure:
             _LOG.warning("a batch was admitted unchecked", extra={"code": failure.code})
             return None
+
+    async def wake(self, request: TenantRequest, input_file_id: UUID | None, endpoint: str) -> None:
+        """Tell the autoscaler of a new batch whose pool has no replica; failures do not matter.
+
+        Its file is read only while a pool that serves `endpoint` has none, within `WAKE_S_MAX`.
+        """
+        online = self.online
+        if not online.wakes.has_autoscaler:
+            return
+        now_s = online.clock.monotonic_s()
+        serving = online.models.serving(endpoint, request.tenant_id)
+        if not any(online.sleeping.is_asleep(pool, now_s=now_s) for pool in {*serving.values()}):
+            return
+        with suppress(MillraceError, TimeoutError):
+            async with asyncio.timeout(WAKE_S_MAX):
+                start = await _start_of_file(request, input_file_id)
+            pool = serving.get(first_model(start or b"") or "")
+            if pool is not None and online.sleeping.is_asleep(pool, now_s=now_s):
+                online.wake_requests.note_batch(pool)
 
     async def _is_loaded(self, pool: str) -> bool:
         """Whether the pool would refuse the class that is shed first."""
@@ -203,19 +215,7 @@ async def _start_of_file(request: TenantRequest, input_file_id: UUID | None) -> 
         return None
     request.services.object_threads.require_capacity()
     objects = request.services.objects
-    return await run_in_store_thread(read_object, objects, key, length=_FIRST_LINE_BYTES)
-
-
-def first_model(start: bytes) -> str | None:
-    """Return the model that the first line of `start` names; None if it is not whole or valid.
-
-    Blank lines and a byte order mark before it do not count, as for intake.
-    """
-    line, _, _ = start.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
-    try:
-        return msgspec.json.decode(line, type=_Line).body.model
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+    return await run_in_store_thread(read_object, objects, key, length=FIRST_LINE_BYTES)
 
 
 def create_batch_admission(

@@ -166,6 +166,8 @@ async def create(
     answer, is_replay = await request.execute_once(work)
     if not is_replay:
         metrics.JOBS_CREATED.labels(body.endpoint).inc()
+        if admission is not None:
+            await admission.wake(request, new.input_file_id, new.endpoint)
     return saved_response(answer, is_replay=is_replay)
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from api import metrics
 from api.auth.authentication import KeyRevalidator, TenantRequest
 from api.files.upload_form import FileForm, form_boundary, safe_filename, upload_fields
+from api.files.upload_wakes import upload_wake
 from api.http.errors import ApiError
 from api.http.request_bodies import (
     MinReadRate,
@@ -111,21 +112,24 @@ async def _store(request: TenantRequest, boundary: bytes, limits: UploadLimits) 
     services, file_id = request.services, new_uuid()
     settings = services.settings
     async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
-        form = FileForm(boundary, sink.buffer)
-        received = 0
-        revalidator = KeyRevalidator(request.http, services)
-        rate = MinReadRate(
-            window_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
-        )
-        async for data in read_at_min_rate(request.http, rate, SystemClock()):
-            await revalidator.check_if_due()
-            received += len(data)
-            form.feed(data)
-            limits.check(max(sink.size_bytes, received - FORM_BYTES_MAX))
-            await sink.flush_full_blocks()
-        form.finish()
-        purpose, expires_after_s = upload_fields(form.fields)
-        stored = await sink.complete()
+        with upload_wake(request.http, request.tenant_id) as wake:
+            form = FileForm(boundary, wake.passing(sink.buffer))
+            received = 0
+            revalidator = KeyRevalidator(request.http, services)
+            rate = MinReadRate(
+                window_s=settings.upload_idle_timeout_s,
+                bytes_per_s_min=settings.upload_bytes_per_s_min,
+            )
+            async for data in read_at_min_rate(request.http, rate, SystemClock()):
+                await revalidator.check_if_due()
+                received += len(data)
+                form.feed(data)
+                wake.check(form.fields)
+                limits.check(max(sink.size_bytes, received - FORM_BYTES_MAX))
+                await sink.flush_full_blocks()
+            form.finish()
+            purpose, expires_after_s = upload_fields(form.fields)
+            stored = await sink.complete()
     metrics.UPLOADED_BYTES.inc(stored.size_bytes)
     return NewFile(
         file_id=file_id,

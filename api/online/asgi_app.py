@@ -30,10 +30,11 @@ class OnlineApp:
             settings.bodies_bytes_max, body_bytes_max=settings.bytes_max
         )
         self._response_limit = online.services.response_limit
-        self._others = others
+        self._others, self._count_request = others, online.load.count_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        self._count_request()
         route = _ROUTES.get(scope["path"]) if scope["type"] == "http" else None
         if route is None:
             await self._others(scope, receive, send)

@@ -18,6 +18,7 @@ JOB_CANCELLED: Final = "job_cancelled"
 
 RESTARTING: Final = "server_restarting"
 LOG_UNAVAILABLE: Final = "log_unavailable"
+NO_CAPACITY: Final = "no_capacity"
 
 LOCAL_FAILURES: Final = frozenset({RESTARTING, LOG_UNAVAILABLE})
 """Failures of this process and its connection to the log. A committed call continues elsewhere."""
@@ -127,7 +128,7 @@ def queue_full(status: int, message: str, retry_after_s: float) -> ApiError:
 def no_capacity() -> ApiError:
     """Return the refusal of a call whose pool has no replica."""
     return unavailable(
-        "No replica serves the model at the moment.", retry_after_s=5, code="no_capacity"
+        "No replica serves the model at the moment.", retry_after_s=5, code=NO_CAPACITY
     )
 
 

@@ -15,6 +15,11 @@ PREDICTED_WAIT_SECONDS = Gauge(
 RETRY_PROMISES = Gauge(
     "millrace_online_retry_promises", "Refused calls whose place is kept for their retry"
 )
+WAKING_CALLS = Counter(
+    "millrace_online_waking_calls_total",
+    "Online calls for pools without replicas that the autoscaler starts",
+    ["result"],
+)
 DEGRADED = Counter(
     "millrace_online_degraded_total", "Online calls degraded because of load", ["by"]
 )

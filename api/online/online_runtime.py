@@ -16,6 +16,8 @@ from api.online.admit.admission import ExecutionTimes, PoolStates, RateLimits
 from api.online.admit.call_admission import CallAdmission
 from api.online.admit.model_cache import ModelCache
 from api.online.admit.pool_demand import PoolDemand
+from api.online.admit.pool_wakes import PoolWakes
+from api.online.admit.sleeping_pools import SleepingPools
 from api.online.admit.token_charges import TokenCharges
 from api.online.admit.waiting_tenants import WaitingTenants
 from api.online.answer.response_cache import ResponseCache
@@ -25,8 +27,10 @@ from api.online.call_errors import deadline_exceeded, job_cancelled
 from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
 from api.online.refusal_recorder import ModelRefusalRecorder
+from api.online.send.api_load import ApiLoadPublisher
 from api.online.send.call_keys import CallKeys
 from api.online.send.call_sender import CALLERS_PLACE, CallSender, LargeBodies, LogHealth
+from api.online.send.wake_requests import WakeRequests, send_backlog
 from api.online.served_shares import ServedShares, newest_reports
 from api.online.settings import OnlineSettings
 from api.runtime.api_services import Services
@@ -42,10 +46,18 @@ from jobs.estimates.pool_rates import PoolRates
 from jobs.expansion.pool_capacity import POLL_INTERVAL_S
 from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
 from topics.clients.producer import RecordProducer
-from topics.records.catalogue import CAPACITY, CONTROL, DEMAND, REPLIES, SERVICE, Topic
+from topics.records.catalogue import (
+    CAPACITY,
+    CONTROL,
+    DEMAND,
+    REPLIES,
+    SCALING,
+    SERVICE,
+    Topic,
+)
 from topics.records.codec import decode
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import JobControl, Replies
+from topics.records.records import JobControl, Record, Replies
 from topics.settings import KafkaSettings
 from topics.tail_readers.commit_watermarks import LogWatermarks
 from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
@@ -60,6 +72,7 @@ _CHECK_S: Final = 0.25
 _POOL_DEAD_S: Final = 8.0
 """Silence of all replicas of a pool from which their executions are lost. Replicas report at least
 every second, and the consumer group removes a member after 6 s by default."""
+_WHOLE_TOPIC: Final = 2**62  # offsets before the end
 _UNRELIABLE_S: Final = 1.0
 """Age of an unacknowledged heartbeat, or delay of this process's own check, from which the silence
 of others may be this process's fault."""
@@ -111,6 +124,24 @@ class OnlineRuntime:
         self.served = ServedShares()
         self.admission = CallAdmission(
             settings, self.calls, self.pools, self.demand, self.waiting, self.execution
+        )
+        self.wakes = PoolWakes(clock)
+
+        def has_autoscaler() -> bool:
+            return self.wakes.has_autoscaler
+
+        self.wake_requests = WakeRequests(
+            self.caller_id, clock, self._send_backlog, is_needed=has_autoscaler
+        )
+        self.sleeping = SleepingPools(
+            settings, self.pools, self.wakes, self.wake_requests.note_call
+        )
+        self.load = ApiLoadPublisher(
+            self.caller_id,
+            clock,
+            self._send_backlog,
+            lambda: self.calls.count,
+            is_needed=has_autoscaler,
         )
         self._deps = deps
         self._health = LogHealth(clock)
@@ -185,8 +216,18 @@ class OnlineRuntime:
         self._service_tail = self._tail_thread(
             SERVICE, read_service, name="service", poll_interval_s=POLL_INTERVAL_S
         )
+        # Its topic and the right to it may be missing where no autoscaler runs, so its failure is
+        # logged and stops nothing: without new records calls are refused as without an autoscaler.
+        self._scaling_tail = self._tail_thread(
+            SCALING,
+            self.wakes.apply_records,
+            name="scaling",
+            reads_whole_topic=True,
+            on_failure=lambda _: None,
+        )
         for tail in (*self._tails, self._service_tail):
             tail.start_at_end()
+        self._scaling_tail.start_before_end(_WHOLE_TOPIC)
         coroutines = (
             self.heartbeat.run(self.calls.fail_unanswered),
             self.models.refresh_periodically(self.settings.routes_refresh_s),
@@ -194,6 +235,9 @@ class OnlineRuntime:
             self._check_calls_periodically(),
             self.call_keys.run(),
             self.refusals.run(),
+            self.wake_requests.run(),
+            self.load.meter.run(),
+            self.load.run(),
         )
         self._tasks = [
             supervise(loop.create_task(coroutine), self._deps.on_failure)
@@ -221,7 +265,7 @@ class OnlineRuntime:
             async with asyncio.timeout(_CLEAN_UP_S_MAX):
                 await asyncio.gather(bill_cache_hits(), self.call_keys.stop())
 
-    def _tail_thread(
+    def _tail_thread(  # noqa: PLR0913  each one is an option
         self,
         topic: Topic,
         handle: Callable[[list[ReceivedRecord]], None],
@@ -229,15 +273,17 @@ class OnlineRuntime:
         name: str,
         partitions: list[int] | None = None,
         poll_interval_s: float = 0.0,
+        reads_whole_topic: bool = False,
+        on_failure: Callable[[MillraceError], None] | None = None,
     ) -> TailReaderThread:
-        """Return a thread that reads a topic from its end and retries while a broker restarts."""
+        """Return a thread that reads a topic and retries while a broker restarts."""
         return TailReaderThread(
             TopicTailReader(
                 self._deps.kafka,
                 topic,
                 client_id=f"{self.caller_id}-{name}",
                 partitions=partitions,
-                reset_to_earliest=False,
+                reset_to_earliest=reads_whole_topic,
                 poll_interval_s=poll_interval_s,
             ),
             handle,
@@ -245,17 +291,20 @@ class OnlineRuntime:
             unavailable_s_max=MISSING_TOPIC_S_MAX,
             stop_s_max=_TAIL_STOP_S_MAX,
             on_failure=partial(
-                report_failure, name=f"{name}-tail", on_failure=self._deps.on_failure
+                report_failure, name=f"{name}-tail", on_failure=on_failure or self._deps.on_failure
             ),
         )
 
     def _close(self) -> None:
-        tails = (*self._tails, self._service_tail)
+        tails = (*self._tails, self._service_tail, self._scaling_tail)
         for tail in tails:
             tail.request_stop()
         self._producer.close(_FLUSH_S_MAX)
         for tail in tails:
             tail.stop()
+
+    def _send_backlog(self, key: bytes, record: Record) -> None:
+        send_backlog(self._producer, key, record)
 
     def _receive_replies(self, records: list[Replies]) -> None:
         now_s = self.clock.monotonic_s()
@@ -305,6 +354,7 @@ class OnlineRuntime:
             self.calls.fail_calls_of_lost_replicas(
                 partial(self.pools.replicas.is_lost, now_s=now_s, unreliable_s=self._unreliable_s)
             )
+            self.sleeping.forget_woken()
             self.admission.publish_metrics(now_s=now_s)
             await asyncio.sleep(_CHECK_S)
 

@@ -20,7 +20,7 @@ from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses, close_call, settle_charge
 from api.online.answer.response_cache import MISS
 from api.online.await_reply.open_calls import OpenCall
-from api.online.call_errors import deadline_exceeded, no_capacity, shutting_down
+from api.online.call_errors import deadline_exceeded, shutting_down
 from api.online.call_request import (
     check_zero_retention,
     has_idempotency_key,
@@ -133,6 +133,8 @@ class CallPipeline:
             requested_version = _version_header(planned)
             planned = await self._degrade(planned, charge, exchange)
             prepared = await self._prepare(planned, exchange)
+            if prepared.job is not None:
+                self._hold_while_asleep(planned, cleanup)
             planned.parsed.client_body = b""
             headers += prepared.headers
             if prepared.job is None:  # a replay, with the version that answered then
@@ -257,6 +259,10 @@ class CallPipeline:
                 raise refused
         except OverloadedError:
             raise online.admission.refuse(planned, now_s=online.clock.monotonic_s()) from None
+        except ApiError as error:
+            if error is refused:
+                online.sleeping.note(planned, now_s=online.clock.monotonic_s())
+            raise
         return PreparedCall(planned.job)
 
     async def _degrade(
@@ -277,8 +283,15 @@ class CallPipeline:
         online, now_s = self._online, self._online.clock.monotonic_s()
         online.sender.check_log_available(planned.job)
         if not online.pools.serves(planned.job) and online.pools.is_warm(now_s=now_s):
-            raise no_capacity()
+            online.sleeping.check(planned, now_s=now_s)
         online.admission.check(planned, now_s=now_s)
+
+    def _hold_while_asleep(self, planned: PlannedCall, cleanup: AsyncExitStack) -> None:
+        """Count a call whose pool has no replica among those that wait for it, until it ends."""
+        online = self._online
+        release = online.sleeping.hold(planned, now_s=online.clock.monotonic_s())
+        if release is not None:
+            cleanup.callback(release)
 
     def _send_in_background(self, admitted: AdmittedCall) -> None:
         """Produce the record of a call that is answered with 202; a replay has no record.

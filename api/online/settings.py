@@ -107,6 +107,9 @@ class OnlineSettings(Settings):
     retry_promises_max: int = Field(default=20_000, ge=0, le=1_000_000)
     """Refused calls whose place is kept."""
 
+    waking_calls_max: int = Field(default=1000, ge=0, le=1_000_000)
+    """Calls of this process that may wait for one pool that is being started."""
+
     stream_buffer_bytes: int = Field(default=256 * KIB, ge=KIB, le=64 * MIB)
     """Bytes of a stream that may wait for a slow reader before the stream is cut off."""
 

@@ -4,7 +4,8 @@ One query each second returns the work of all pools, one the batches of a tenant
 position of a batch, however many requests there are.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -55,6 +56,8 @@ class JobEstimates:
     database: Database
     rates: PoolRates
     clock: Clock
+    predict_start_s: Callable[[str], float | None] = lambda _: None
+    """Returns the predicted time until a pool without replicas serves; None: it is not known."""
     _sums: SharedReads[str, PoolSums] = field(init=False)
     _recent: SharedReads[str, RecentJobs] = field(init=False)
     _tenants: SharedReads[UUID, TenantJobs] = field(init=False)
@@ -127,6 +130,8 @@ class JobEstimates:
             return snapshot
         sums, recent = await self._sums.get(_ALL), await self._recent.get(_ALL)
         snapshot = pool_snapshot(pool, self.rates.state(pool, now_s), sums, recent)
+        if not snapshot.state.has_replica:
+            snapshot = replace(snapshot, start_s=self.predict_start_s(pool))
         self._pools = {key: one for key, one in self._pools.items() if now_s - one[0] < _ESTIMATE_S}
         self._pools[pool] = now_s, snapshot
         return snapshot

@@ -155,9 +155,16 @@ class ViewServices:
 
 
 def create_view_services(
-    services: Services, kafka: KafkaSettings | None, rates: PoolRates, clock: Clock
+    services: Services,
+    kafka: KafkaSettings | None,
+    rates: PoolRates,
+    clock: Clock,
+    predict_start_s: Callable[[str], float | None] = lambda _: None,
 ) -> ViewServices:
-    """Return the services of one process; they connect to nothing yet."""
+    """Return the services of one process; they connect to nothing yet.
+
+    `predict_start_s` returns the time until a pool without replicas serves, None if not known.
+    """
     interval_s = services.settings.follow_interval_s
     return ViewServices(
         services,
@@ -165,7 +172,7 @@ def create_view_services(
         ProgressPoller(services.database, interval_s=interval_s, on_failure=services.on_failure),
         TenantSlots("followers", services.settings.followers_max, kind="streams of results"),
         ResultPageCache(services.database),
-        JobEstimates(services.database, rates, clock),
+        JobEstimates(services.database, rates, clock, predict_start_s),
     )
 
 

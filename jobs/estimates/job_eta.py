@@ -48,6 +48,7 @@ class PoolSnapshot:
     estimate: PoolEstimate[UUID] | None  # None: the rate is not known
     sums: Mapping[UUID, TenantSums]
     outstanding: float = 0.0  # items of all tenants
+    start_s: float | None = None  # without a replica: predicted time until one serves, if known
     ends: dict[UUID, JobEnd] = field(default_factory=dict)
     """Those computed so far, by job: many requests for one job cost one computation."""
 
@@ -111,12 +112,15 @@ def eta_of(
     """Return the `eta` of a running batch: every key, null where it cannot be told.
 
     `p50` and `p90` are seconds since the epoch, `queue_s` seconds from now. `reason` says why they
-    are null. A batch without an item left to run ends now; its copies get their rows at once.
+    are null. While a pool without replicas is started, `queue_s` is the predicted start. A batch
+    without an item left to run ends now; its copies get their rows at once.
     """
     has_items = _has_items(row, position)
     reason = _unknown_end(row, position, pool, now_s, has_items=has_items)
     if reason is None and has_items and not (row.id in jobs.ahead and row.tenant_id in pool.sums):
         reason = UnknownEnd.TOO_NEW
+    if reason is WaitingReason.NO_REPLICA and pool.start_s is not None:
+        return _eta(queue_s=round(pool.start_s, 1), reason=reason)
     if reason is not None:
         return _eta(reason=reason)
     if not has_items:

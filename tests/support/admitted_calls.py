@@ -11,6 +11,8 @@ from api.http.errors import ApiError
 from api.online.admit.admission import ExecutionTimes, PoolStates
 from api.online.admit.call_admission import CallAdmission, OverloadedError
 from api.online.admit.pool_demand import PoolDemand
+from api.online.admit.pool_wakes import PoolWakes
+from api.online.admit.sleeping_pools import SleepingPools
 from api.online.admit.waiting_tenants import WaitingTenants
 from api.online.await_reply.open_calls import OpenCall, OpenCalls
 from api.online.calls import ParsedCall, PlannedCall
@@ -108,6 +110,8 @@ class AdmissionSite:
         self.pools.apply_records(records, now_s=0.0)
         for name in self.pool_names:
             self.execution.add(name, 1.0)
+        self.wakes, self.noted = PoolWakes(self.clock), list[str]()
+        self.sleeping = SleepingPools(self.settings, self.pools, self.wakes, self.noted.append)
         self.admission = CallAdmission(
             self.settings, self.calls, self.pools, self.demand, self.waiting, self.execution
         )

@@ -87,3 +87,8 @@ def is_starting(capacity: Capacity) -> bool:
     Such a replica is shown to operators. It counts for nothing else.
     """
     return bool(capacity.models) and not warm_versions(capacity.models)
+
+
+def is_asleep(capacity: Capacity) -> bool:
+    """Return whether a replica is in standby: loaded, and outside of the group of its pool."""
+    return capacity.lifecycle == "asleep"

@@ -52,6 +52,7 @@ class TailReaderThread:
         self._stop_s_max, self._stop_at_s = stop_s_max, 0.0
         self._failure: Exception | None = None
         self._stopping, self._caught_up = threading.Event(), threading.Event()
+        self._records_before = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -71,6 +72,11 @@ class TailReaderThread:
 
     def start_at_end(self) -> None:
         """Seek to the topic's end in the thread, retrying until Kafka is available, then poll."""
+        self._thread.start()
+
+    def start_before_end(self, count: int) -> None:
+        """As `start_at_end`, but read those at the last `count` offsets of each partition, too."""
+        self._records_before = count
         self._thread.start()
 
     def raise_failure(self) -> None:
@@ -107,7 +113,10 @@ class TailReaderThread:
     def _seek_to_end(self) -> None:
         while not self._caught_up.is_set() and not self._stopping.is_set():
             try:
-                self._reader.seek_to_end(_SEEK_S_MAX)
+                if self._records_before:
+                    self._reader.seek_before_end(self._records_before, _SEEK_S_MAX)
+                else:
+                    self._reader.seek_to_end(_SEEK_S_MAX)
             except KafkaUnavailableError:
                 _LOG.warning("the log does not answer yet")
                 self._stopping.wait(_RETRY_S)

@@ -17,7 +17,7 @@ from api.runtime.token_bucket import TokenBucket
 from jobs.expansion.pool_capacity import sum_by_pool
 from jobs.expansion.pool_versions import PoolVersions, has_versions, required_text, versions_by_pool
 from jobs.expansion.windows import PoolCapacity
-from topics.records.eligibility import is_starting
+from topics.records.eligibility import is_asleep, is_starting
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, JobRef
 from topics.tail_readers.tail_reader_thread import decode_records
@@ -49,7 +49,7 @@ class PoolStates:
         for _, capacity in decode_records(Capacity, records):
             if capacity is None:
                 continue
-            if not is_starting(capacity):
+            if not is_starting(capacity) and not is_asleep(capacity):
                 self._last_seen_s[capacity.pool] = now_s
                 self.replicas.record_capacity(capacity.replica_id, now_s=now_s)
             self._reports[capacity.replica_id, capacity.job_class] = (capacity, now_s)
@@ -61,7 +61,7 @@ class PoolStates:
         of_calls = [
             capacity
             for (_, job_class), (capacity, _) in self._reports.items()
-            if job_class == _JOB_CLASS
+            if job_class == _JOB_CLASS and not is_asleep(capacity)
         ]
         self._pools, self._versions = sum_by_pool(of_calls), versions_by_pool(of_calls)
 

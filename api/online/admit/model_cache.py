@@ -91,6 +91,13 @@ class ModelCache:
             if endpoint in model.endpoints and model.tenant_id in {None, tenant_id}
         }
 
+    def known_pool(self, name: str, tenant_id: UUID) -> str | None:
+        """Return the pool of a model that a tenant may use; None if it is not known here."""
+        model = self._models.get(name) or self._pinned.get(name)
+        if model is None or model.tenant_id not in {None, tenant_id}:
+            return None
+        return model.pool
+
     async def refresh_periodically(self, every_s: float) -> None:
         """Refresh until cancelled. During an outage of Postgres the entries stay."""
         while True:

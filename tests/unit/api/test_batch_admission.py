@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.batches.batch_admission import BatchAdmission, batch_refusal, first_model
+from api.batches.batch_admission import BatchAdmission, batch_refusal
+from api.files.first_line import first_model
 from api.http.errors import ApiError
 from api.online.settings import OnlineSettings
 from core.errors import MillraceError
@@ -25,6 +26,7 @@ from tests.support.admitted_calls import (
     tenant,
 )
 from tests.support.memory_objects import MemoryStore
+from tests.support.pool_scaling import pool_scaling, scaling_record
 
 ENDPOINT = "/v1/embeddings"
 LINE = b'{"custom_id":"1","method":"POST","url":"/v1/embeddings","body":{"model":"m"}}\n'
@@ -40,6 +42,7 @@ class Site:
         settings = OnlineSettings(predicted_wait_s_max=WAIT_S)
         self.load = AdmissionSite(settings, ("p", "q"))
         self.sums: dict[Any, TenantSums] = {}
+        self.woken: list[str] = []
         self.reads = 0
         self.failure: MillraceError | None = None
         self.objects = MemoryStore()
@@ -49,6 +52,9 @@ class Site:
             clock=self.load.clock,
             settings=settings,
             models=SimpleNamespace(serving=lambda _, __: {"m": "p", "other": "q"}),
+            sleeping=self.load.sleeping,
+            wake_requests=SimpleNamespace(note_batch=self.woken.append),
+            wakes=self.load.wakes,
         )
         estimates: Any = self
         self.admission = BatchAdmission(online, estimates, backlog_s_max)
@@ -67,13 +73,19 @@ class Site:
         self.load.open(OTHER, round(CONCURRENCY + seconds * PER_S), pool)
 
     def refusal(self) -> ApiError | None:
+        return asyncio.run(self.admission.refusal(self.request(), new_uuid(), ENDPOINT))
+
+    def wake(self) -> list[str]:
+        asyncio.run(self.admission.wake(self.request(), new_uuid(), ENDPOINT))
+        return self.woken
+
+    def request(self) -> Any:
         services = SimpleNamespace(
             objects=self.objects, object_threads=SimpleNamespace(require_capacity=lambda: None)
         )
-        request: Any = SimpleNamespace(
+        return SimpleNamespace(
             tenant_id=ME.tenant_id, principal=ME, services=services, run=self.run
         )
-        return asyncio.run(self.admission.refusal(request, new_uuid(), ENDPOINT))
 
 
 def status(refusal: ApiError | None) -> int | None:
@@ -192,3 +204,34 @@ def test_a_batch_of_an_unknown_model_is_refused_while_every_pool_is_overloaded(
 )
 def test_the_model_of_the_first_line(start: bytes, model: str | None) -> None:
     assert first_model(start) == model
+
+
+def sleeping_site(*, content: bytes = LINE) -> Site:
+    """An autoscaler runs, and no pool has a replica."""
+    site = Site(content=content)
+    site.load.clock.advance(60.0)
+    site.load.pools.apply_records([], now_s=60.0)
+    site.load.wakes.apply_records([scaling_record(pool_scaling("p", at_s=60.0))])
+    return site
+
+
+def test_a_batch_wakes_the_pool_of_its_first_line() -> None:
+    assert sleeping_site().wake() == ["p"]
+
+
+def test_a_batch_of_an_unknown_model_wakes_nothing() -> None:
+    assert sleeping_site(content=LINE.replace(b'"m"', b'"n"')).wake() == []
+
+
+def test_no_file_is_read_while_all_pools_have_replicas() -> None:
+    site = Site()
+    site.load.wakes.apply_records([scaling_record(pool_scaling("p"))])
+    assert site.wake() == []
+    assert site.reads == 0
+
+
+def test_a_file_that_cannot_be_read_wakes_nothing() -> None:
+    site = sleeping_site()
+    site.failure = ObjectStoreUnavailableError()
+    assert site.wake() == []
+    assert site.reads == 1

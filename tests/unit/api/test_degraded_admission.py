@@ -62,6 +62,7 @@ class Site:
             reply_partition=0,
             sender=SimpleNamespace(check_log_available=lambda _: None),
             settings=settings,
+            sleeping=self.load.sleeping,
         )
         self.pipeline = CallPipeline(online)
 

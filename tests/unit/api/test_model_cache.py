@@ -141,6 +141,15 @@ async def test_a_model_that_a_call_found_since_the_refresh_is_served(
     assert cache.serving(CHAT, MINE) == listed | {"adapter": "p", "new": "q", "mine": "p"}
 
 
+async def test_the_pool_of_a_known_model_is_told_to_those_who_may_use_it(
+    cache: ModelCache,
+) -> None:
+    await refresh(cache)
+    assert cache.known_pool("adapter", MINE) == ADAPTER.pool
+    assert cache.known_pool("adapter", YOURS) is None
+    assert cache.known_pool("nothing", MINE) is None
+
+
 async def test_refusals_are_kept_for_two_seconds(
     registry: Registry, cache: ModelCache, clock: ManualClock
 ) -> None:

@@ -67,6 +67,15 @@ def test_an_end_after_the_hours_of_a_batch_is_not_known(
     assert (found["p50"] is None) is (found["p90"] is None) is (reason is not None)
 
 
+@pytest.mark.parametrize("start_s", [None, 12.34])
+def test_a_batch_of_a_pool_that_starts_has_the_predicted_start(start_s: float | None) -> None:
+    pool = PoolSnapshot(PoolState(has_replica=False), None, {TENANT: TenantSums(1.0)}, 1.0, start_s)
+    found = eta_of(row_of(), JobPosition(0, 0), TenantJobs(), pool, NOW_S)
+    assert found["reason"] == "no_replica"
+    assert found["queue_s"] == (None if start_s is None else 12.3)
+    assert found["p50"] is None
+
+
 @pytest.mark.parametrize("hours", ["00:00-01:10 UTC", "02:00-03:00 UTC"])
 def test_hours_do_not_hold_a_batch_whose_items_are_all_emitted(hours: str) -> None:
     found = shown(row_of(bulk_hours=hours), emitted=9000)

@@ -1,0 +1,62 @@
+"""Wakes the pool of an input file while the file is uploaded.
+
+The pool is that of the model in the first line, if the tenant may use it. An upload of another
+purpose, with a model that is not known, or whose purpose comes after a long file wakes nothing:
+the batch wakes the pool later.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Self
+from uuid import UUID
+
+from starlette.requests import Request
+
+from api.files.first_line import FirstLine
+from api.online.online_runtime import OnlineRuntime
+from jobs.store.files import INPUT_PURPOSE
+
+
+class UploadWake:
+    """Tells of one upload from its first line on, until the block ends."""
+
+    def __init__(self, online: OnlineRuntime | None, tenant_id: UUID) -> None:
+        """Without online calls, no model is known and nothing is told."""
+        self._online, self._tenant_id = online, tenant_id
+        self._line = FirstLine()
+        self._is_decided = online is None
+        self._uploading = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._uploading.close()
+
+    def passing(self, take: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Return a function that gives the bytes of the file to `take`, too."""
+        if self._is_decided:
+            return take
+
+        def pass_on(data: bytes) -> None:
+            take(data)
+            self._line.feed(data)
+
+        return pass_on
+
+    def check(self, fields: Mapping[str, str]) -> None:
+        """Tell of the upload once its purpose, one of the `fields` so far, and model are known."""
+        if self._is_decided or not self._line.is_decided or "purpose" not in fields:
+            return
+        self._is_decided = True
+        online, model = self._online, self._line.model
+        if online is None or model is None or fields["purpose"] != INPUT_PURPOSE:
+            return
+        pool = online.models.known_pool(model, self._tenant_id)
+        if pool is not None:
+            self._uploading.enter_context(online.wake_requests.uploading(pool))
+
+
+def upload_wake(request: Request, tenant_id: UUID) -> UploadWake:
+    """Return what tells of an upload of a tenant."""
+    return UploadWake(request.app.state.online, tenant_id)

@@ -1,0 +1,174 @@
+"""Goal: calls for a pool at zero wait for its start or get its time, and wake it; nothing is lost."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.online_site import ENDPOINT, Online, OpenOnline
+from tests.support.pool_scaling import pool_scaling
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
+from topics.records.catalogue import BACKLOG, SCALING
+from topics.records.codec import decode, encode, kind_headers, kind_of
+from topics.records.records import Record
+from topics.records.scaling import PoolScaling, RoleLoad, WakeRequest
+from topics.settings import KafkaSettings
+from topics.tail_readers.topic_tail_reader import TopicTailReader
+
+START_S = 100.0
+REPEAT_S = 0.2
+
+
+class PlayedAutoscaler:
+    """Writes the record of the pool `small` again and again, and reads `backlog`."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        TopicAdmin(kafka).create((BACKLOG, SCALING))
+        self.fields: dict[str, Any] = {"start_s": START_S}
+        self.read: list[Record] = []
+        self._stopping = threading.Event()
+        self._producer = RecordProducer(kafka, client_id="autoscaler", linger_ms=0)
+        self._backlog = TopicTailReader(kafka, BACKLOG, client_id="autoscaler")
+        self._backlog.seek_to_end(40)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def wakes(self) -> list[WakeRequest]:
+        return [one for one in self.read if isinstance(one, WakeRequest)]
+
+    def loads(self) -> list[RoleLoad]:
+        return [one for one in self.read if isinstance(one, RoleLoad)]
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._producer.close()
+        self._backlog.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            record = pool_scaling("small", at_s=time.time(), **self.fields)
+            self._producer.send(
+                SCALING.name,
+                encode(record),
+                partition=0,
+                key=b"small",
+                headers=kind_headers(PoolScaling),
+            )
+            for read in self._backlog.poll(REPEAT_S):
+                kinds = {"wake": WakeRequest, "role_load": RoleLoad}
+                kind = kinds[kind_of(read.headers)]
+                self.read.append(decode(kind, read.value, read.headers))
+
+
+@contextmanager
+def autoscaled(online: Online) -> Iterator[PlayedAutoscaler]:
+    """Let an autoscaler run, and the pool have no replica."""
+    online.pool.is_away = True
+    with closing(PlayedAutoscaler(online.pool.kafka)) as autoscaler:
+        online.pool.wait_for(lambda: "being loaded" in refusal_text(online))
+        yield autoscaler
+
+
+def refusal_text(online: Online) -> str:
+    """Return the answer to a call that cannot wait."""
+    return online.call(X_Request_Timeout_Ms="1000").text
+
+
+@pytest.mark.timeout(240)
+def test_calls_wait_for_a_pool_at_zero_and_are_answered_once_a_replica_comes(
+    open_online: OpenOnline,
+) -> None:
+    online = open_online(keep_alive_s=0.3, waking_calls_max=6)
+    with autoscaled(online) as autoscaler, ThreadPoolExecutor(4) as threads:
+        online.pool.wait_for(lambda: bool(autoscaler.wakes()))
+        wake = autoscaler.wakes()[0]
+        assert (wake.pool, wake.uploads, wake.calls) == ("small", 0, 1)
+
+        answer = refused(online.call(X_Request_Timeout_Ms="60000"), 503)
+        assert answer["code"] == "no_capacity"
+        assert "in about 102 seconds" in answer["message"]
+        assert online.call(X_Request_Timeout_Ms="60000").headers["retry-after"] == "59"
+        assert online.pool.chunks == []
+
+        # the replica reads the log later than the calls were sent, as a batcher hands them on
+        script, online.pool.script = online.pool.script, lambda _pool, _chunk: None
+        unary = [threads.submit(online.call) for _ in range(2)]
+        stream = threads.submit(online.call, {"stream": True})
+        online.pool.wait_for(lambda: len(online.pool.chunks) == 3)
+        full = refused(online.call(), 429)  # half of the places are this tenant's
+        assert full["code"] == "queue_full"
+        assert all(item.attempt == 1 for chunk in online.pool.chunks for item in chunk.items)
+        assert not any(one.done() for one in [*unary, stream])
+
+        online.pool.is_away = False
+        for chunk in list(online.pool.chunks):
+            script(online.pool, chunk)
+        for one in unary:
+            ok(one.result(60))
+        text = stream.result(60).text
+        assert text.startswith(":")  # it was kept alive meanwhile
+        assert text.endswith("data: [DONE]\n\n")
+        online.pool.script = script
+        online.pool.wait_for(lambda: online.call().status_code == 200)
+        online.pool.wait_for(lambda: any(one.work_per_s > 0 for one in autoscaler.loads()))
+
+
+@pytest.mark.timeout(240)
+def test_an_official_client_comes_again_when_it_was_told(open_online: OpenOnline) -> None:
+    online = open_online()
+    with autoscaled(online) as autoscaler:
+        autoscaler.fields = {"start_s": 0.5, "wake_s": 0.5}
+        online.pool.wait_for(lambda: "about 2 seconds" in refusal_text(online))
+        key = online.client.headers["authorization"].removeprefix("Bearer ")
+        client = openai.OpenAI(base_url=f"{online.site.url}/v1", api_key=key, max_retries=1)
+        arrivals: list[float] = []
+
+        def arrived(_: httpx.Request) -> None:
+            arrivals.append(time.monotonic())
+            online.pool.is_away = len(arrivals) < 2
+
+        client._client.event_hooks["request"].append(arrived)
+        with client:
+            raw = client.chat.completions.with_raw_response.create(
+                model="org/online", messages=[], extra_headers={"x-request-timeout-ms": "1000"}
+            )
+        assert raw.retries_taken == 1
+        assert arrivals[1] - arrivals[0] >= 2.0
+
+
+@pytest.mark.timeout(240)
+def test_an_upload_wakes_the_pool_of_its_first_line(open_online: OpenOnline) -> None:
+    online = open_online()
+    with autoscaled(online) as autoscaler:
+        line = f'{{"custom_id":"1","url":"{ENDPOINT}","body":{{"model":"org/online"}}}}\n'
+        seen = len(autoscaler.wakes())
+        boundary = "b"
+        head = (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+        )
+
+        def body() -> Iterator[bytes]:
+            yield head.encode() + line.encode()
+            online.pool.wait_for(lambda: any(one.uploads for one in autoscaler.wakes()[seen:]))
+            yield line.encode() + f"\r\n--{boundary}--\r\n".encode()
+
+        media = {"content-type": f"multipart/form-data; boundary={boundary}"}
+        file = ok(online.client.post("/v1/files", content=body(), headers=media))
+        online.pool.wait_for(
+            lambda: online.client.get(f"/v1/files/{file['id']}").status_code == 200
+        )
+        told = len(autoscaler.wakes())
+        fields = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
+        job = ok(online.client.post("/v1/batches", json=fields))
+        assert job["status"] == "validating"
+        online.pool.wait_for(lambda: any(one.uploads for one in autoscaler.wakes()[told:]))
