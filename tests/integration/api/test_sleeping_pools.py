@@ -1,4 +1,4 @@
-"""Goal: calls for a pool at zero wait for its start or get its time, and wake it; nothing is lost."""
+"""Goal: calls for a pool at zero wait for its start or get its time, and wake it: none is lost."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.online_site import ENDPOINT, Online, OpenOnline
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
 from tests.support.pool_scaling import pool_scaling
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
@@ -75,12 +75,23 @@ def autoscaled(online: Online) -> Iterator[PlayedAutoscaler]:
     online.pool.is_away = True
     with closing(PlayedAutoscaler(online.pool.kafka)) as autoscaler:
         online.pool.wait_for(lambda: "being loaded" in refusal_text(online))
+        online.pool.chunks.clear()  # those before the last replica was silent for 3 s
         yield autoscaler
 
 
 def refusal_text(online: Online) -> str:
     """Return the answer to a call that cannot wait."""
     return online.call(X_Request_Timeout_Ms="1000").text
+
+
+def read_stream(online: Online, heard: threading.Event) -> str:
+    """Return the stream of a call; `heard` is set once something of it has arrived."""
+    text = ""
+    with online.client.stream("POST", ENDPOINT, json=ASK | {"stream": True}) as answer:
+        for part in answer.iter_text():
+            text += part
+            heard.set()
+    return text
 
 
 @pytest.mark.timeout(240)
@@ -91,7 +102,7 @@ def test_calls_wait_for_a_pool_at_zero_and_are_answered_once_a_replica_comes(
     with autoscaled(online) as autoscaler, ThreadPoolExecutor(4) as threads:
         online.pool.wait_for(lambda: bool(autoscaler.wakes()))
         wake = autoscaler.wakes()[0]
-        assert (wake.pool, wake.uploads, wake.calls) == ("small", 0, 1)
+        assert (wake.pool, wake.uploads, wake.calls > 0) == ("small", 0, True)
 
         answer = refused(online.call(X_Request_Timeout_Ms="60000"), 503)
         assert answer["code"] == "no_capacity"
@@ -102,11 +113,13 @@ def test_calls_wait_for_a_pool_at_zero_and_are_answered_once_a_replica_comes(
         # the replica reads the log later than the calls were sent, as a batcher hands them on
         script, online.pool.script = online.pool.script, lambda _pool, _chunk: None
         unary = [threads.submit(online.call) for _ in range(2)]
-        stream = threads.submit(online.call, {"stream": True})
+        heard = threading.Event()
+        stream = threads.submit(read_stream, online, heard)
         online.pool.wait_for(lambda: len(online.pool.chunks) == 3)
         full = refused(online.call(), 429)  # half of the places are this tenant's
         assert full["code"] == "queue_full"
         assert all(item.attempt == 1 for chunk in online.pool.chunks for item in chunk.items)
+        assert heard.wait(40)  # a comment keeps the stream alive while it waits
         assert not any(one.done() for one in [*unary, stream])
 
         online.pool.is_away = False
@@ -114,8 +127,8 @@ def test_calls_wait_for_a_pool_at_zero_and_are_answered_once_a_replica_comes(
             script(online.pool, chunk)
         for one in unary:
             ok(one.result(60))
-        text = stream.result(60).text
-        assert text.startswith(":")  # it was kept alive meanwhile
+        text = stream.result(60)
+        assert text.startswith(":")
         assert text.endswith("data: [DONE]\n\n")
         online.pool.script = script
         online.pool.wait_for(lambda: online.call().status_code == 200)
@@ -130,19 +143,23 @@ def test_an_official_client_comes_again_when_it_was_told(open_online: OpenOnline
         online.pool.wait_for(lambda: "about 2 seconds" in refusal_text(online))
         key = online.client.headers["authorization"].removeprefix("Bearer ")
         client = openai.OpenAI(base_url=f"{online.site.url}/v1", api_key=key, max_retries=1)
-        arrivals: list[float] = []
+        sent_s, answered_s = list[float](), list[float]()
 
-        def arrived(_: httpx.Request) -> None:
-            arrivals.append(time.monotonic())
-            online.pool.is_away = len(arrivals) < 2
+        def sending(_: httpx.Request) -> None:
+            sent_s.append(time.monotonic())
 
-        client._client.event_hooks["request"].append(arrived)
+        def answered(_: httpx.Response) -> None:
+            answered_s.append(time.monotonic())
+            online.pool.is_away = False  # a replica comes, in less time than was told
+
+        client._client.event_hooks["request"].append(sending)
+        client._client.event_hooks["response"].append(answered)
         with client:
             raw = client.chat.completions.with_raw_response.create(
                 model="org/online", messages=[], extra_headers={"x-request-timeout-ms": "1000"}
             )
         assert raw.retries_taken == 1
-        assert arrivals[1] - arrivals[0] >= 2.0
+        assert sent_s[1] - answered_s[0] >= 2.0
 
 
 @pytest.mark.timeout(240)
