@@ -13,11 +13,13 @@ import pytest
 
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, OpenOnline
+from tests.integration.api.pool import say_nothing
 from tests.support.pool_scaling import pool_scaling
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import BACKLOG, SCALING
 from topics.records.codec import decode, encode, kind_headers, kind_of
+from topics.records.kinds import KINDS
 from topics.records.records import Record
 from topics.records.scaling import PoolScaling, RoleLoad, WakeRequest
 from topics.settings import KafkaSettings
@@ -64,9 +66,10 @@ class PlayedAutoscaler:
                 headers=kind_headers(PoolScaling),
             )
             for read in self._backlog.poll(REPEAT_S):
-                kinds = {"wake": WakeRequest, "role_load": RoleLoad}
-                kind = kinds[kind_of(read.headers)]
-                self.read.append(decode(kind, read.value, read.headers))
+                if kind_of(read.headers) == KINDS[WakeRequest]:
+                    self.read.append(decode(WakeRequest, read.value, read.headers))
+                else:
+                    self.read.append(decode(RoleLoad, read.value, read.headers))
 
 
 @contextmanager
@@ -106,7 +109,7 @@ def test_calls_wait_for_a_pool_at_zero_and_are_answered_once_a_replica_comes(
 
         answer = refused(online.call(X_Request_Timeout_Ms="60000"), 503)
         assert answer["code"] == "no_capacity"
-        assert "in about 102 seconds" in answer["message"]
+        assert "in about 102 seconds" in str(answer["message"])
         assert online.call(X_Request_Timeout_Ms="60000").headers["retry-after"] == "59"
         assert online.pool.chunks == []
 
@@ -120,7 +123,7 @@ def test_calls_wait_for_a_pool_at_zero_and_are_answered_once_a_replica_comes(
         assert full["code"] == "queue_full"
         assert all(item.attempt == 1 for chunk in online.pool.chunks for item in chunk.items)
         assert heard.wait(40)  # a comment keeps the stream alive while it waits
-        assert not any(one.done() for one in [*unary, stream])
+        assert not any([*(one.done() for one in unary), stream.done()])
 
         online.pool.is_away = False
         for chunk in list(online.pool.chunks):
@@ -189,3 +192,21 @@ def test_an_upload_wakes_the_pool_of_its_first_line(open_online: OpenOnline) -> 
         job = ok(online.client.post("/v1/batches", json=fields))
         assert job["status"] == "validating"
         online.pool.wait_for(lambda: any(one.uploads for one in autoscaler.wakes()[told:]))
+
+
+@pytest.mark.timeout(240)
+def test_durable_calls_wait_and_hold_their_places(open_online: OpenOnline) -> None:
+    online = open_online(waking_calls_max=4)
+    with autoscaled(online):
+        script, online.pool.script = online.pool.script, say_nothing
+        ok(online.call({"background": True}), 202)
+        patient = online.call(Prefer="wait=1", Idempotency_Key="k")
+        assert patient.status_code == 202
+        online.pool.wait_for(lambda: len(online.pool.chunks) == 2)
+        assert refused(online.call({"background": True}), 429)["code"] == "queue_full"
+        assert online.job_count() == 2  # the refused one left nothing
+        again = online.call(Prefer="wait=1", Idempotency_Key="k")
+        assert again.headers["idempotent-replayed"] == "true"  # a replay needs no place
+
+        online.pool.is_away, online.pool.script = False, script
+        online.pool.wait_for(lambda: online.call({"background": True}).status_code == 202)
