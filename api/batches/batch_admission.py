@@ -108,7 +108,7 @@ class BatchAdmission:
         serving = online.models.serving(endpoint, request.tenant_id)
         if not any(online.sleeping.is_asleep(pool, now_s=now_s) for pool in {*serving.values()}):
             return
-        with suppress(MillraceError, TimeoutError):
+        with suppress(MillraceError, ApiError, TimeoutError):
             async with asyncio.timeout(WAKE_S_MAX):
                 start = await _start_of_file(request, input_file_id)
             pool = serving.get(first_model(start or b"") or "")

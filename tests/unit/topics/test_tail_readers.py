@@ -36,13 +36,17 @@ class ScriptedReader:
     def __init__(self, *polls: list[ReceivedRecord] | Exception, seek_failures: int = 0) -> None:
         self._polls: Iterator[list[ReceivedRecord] | Exception] = iter(polls)
         self.seek_failures = seek_failures
-        self.seek_count = 0
+        self.seek_count = self.records_before = 0
         self.is_closed = False
 
     def seek_to_end(self, timeout_s: float) -> None:
         self.seek_count += 1
         if self.seek_count <= self.seek_failures:
             raise KafkaUnavailableError
+
+    def seek_before_end(self, count: int, timeout_s: float) -> None:
+        self.records_before = count
+        self.seek_to_end(timeout_s)
 
     def poll(self, timeout_s: float) -> list[ReceivedRecord]:
         polled = next(self._polls, None)
@@ -89,6 +93,17 @@ def test_the_first_failure_is_kept_and_reported(failure: Exception) -> None:
         thread.raise_failure()
     thread.stop()
     assert reader.is_closed
+
+
+def test_a_whole_topic_is_read_once_kafka_is_available() -> None:
+    handled: list[ReceivedRecord] = []
+    reader = ScriptedReader([record(None)], seek_failures=3)
+    thread = thread_of(reader, handled)
+    thread.start_before_end(1000)
+    until(lambda: handled)
+    thread.stop()
+    assert (reader.seek_count, reader.records_before) == (4, 1000)
+    assert thread.is_caught_up
 
 
 @pytest.mark.parametrize("at_end", [False, True], ids=["while polling", "while seeking"])
