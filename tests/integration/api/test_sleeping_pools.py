@@ -99,8 +99,9 @@ def read_stream(online: Online, heard: threading.Event) -> str:
 
 @pytest.mark.timeout(240)
 def test_calls_wait_for_a_pool_at_zero_and_are_answered_once_a_replica_comes(
-    open_online: OpenOnline,
+    open_online: OpenOnline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("api.online.online_runtime._POOL_DEAD_S", 0.1)  # ends only started calls
     online = open_online(keep_alive_s=0.3, waking_calls_max=6)
     with autoscaled(online) as autoscaler, ThreadPoolExecutor(4) as threads:
         online.pool.wait_for(lambda: bool(autoscaler.wakes()))
