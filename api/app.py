@@ -13,6 +13,7 @@ from api import audit_log_routes, model_list_routes
 from api.admin import (
     admin_alias_routes,
     admin_list_routes,
+    admin_model_check_routes,
     admin_model_key_routes,
     admin_model_routes,
     admin_quarantine_routes,
@@ -67,6 +68,7 @@ ROUTERS: Final = (
     result_routes.router,
     admin_tenant_routes.router,
     admin_list_routes.router,
+    admin_model_check_routes.router,
     admin_model_routes.router,
     admin_alias_routes.router,
     admin_model_key_routes.router,

@@ -38,6 +38,8 @@ from registry.errors import (
     RevisionMismatchError,
 )
 from registry.manifests.manifest import InvalidManifestError
+from registry.memory_plan.model_shape import InvalidConfigError
+from registry.memory_plan.safetensors_header import InvalidWeightsError
 from registry.signing.keys import InvalidKeyError
 from registry.signing.model_signature import InvalidSignatureError
 from registry.store.published_objects import ModelObjectsMissingError
@@ -139,10 +141,12 @@ _OPERATOR_STATUSES: Final[dict[type[MillraceError], int]] = {
     CodeNotAllowedError: 400,
     InvalidKeyError: 400,
     InvalidAdapterError: 400,
+    InvalidConfigError: 400,
     InvalidManifestError: 400,
     InvalidModelError: 400,
     InvalidOptionError: 400,
     InvalidSignatureError: 400,
+    InvalidWeightsError: 400,
     ModelObjectsMissingError: 400,
     ModelKeyNotFoundError: 404,
     ModelNotFoundError: 404,

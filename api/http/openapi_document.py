@@ -10,6 +10,7 @@ import msgspec
 from fastapi import FastAPI
 
 from api.admin.admin_alias_routes import AliasBody
+from api.admin.admin_model_check_routes import UnverifiedModelBody
 from api.admin.admin_model_key_routes import NewModelKeyBody
 from api.admin.admin_model_routes import NewModelBody, RetireBody
 from api.admin.admin_tenant_routes import NewKeyBody, NewTenantBody, TenantChangeBody
@@ -28,6 +29,7 @@ BODIES: Final[dict[str, type[msgspec.Struct]]] = {
     "/v1/admin/models": NewModelBody,
     "/v1/admin/models/{name}/retire": RetireBody,
     "/v1/admin/tenants": NewTenantBody,
+    "/v1/admin/unverified_models": UnverifiedModelBody,
     "/v1/admin/tenants/{tenant_id}": TenantChangeBody,
     "/v1/admin/tenants/{tenant_id}/keys": NewKeyBody,
     "/v1/batches": BatchBody,

@@ -1,9 +1,7 @@
-"""Shows a memory plan as a table or as JSON, for `millrace models plan`."""
+"""Shows a memory plan as a table, for `millrace models plan`."""
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from registry.memory_plan.memory_plan import MemoryPlan
 
@@ -36,18 +34,6 @@ def plan_rows(plan: MemoryPlan) -> list[Sequence[str]]:
     rows.append(("fits", "yes" if plan.fits else "no", ""))
     rows += [("note", note, "") for note in plan.notes]
     return rows
-
-
-def plan_json(plan: MemoryPlan) -> dict[str, Any]:
-    """Return the plan for programs: its fields, and what follows from them."""
-    found: dict[str, Any] = msgspec.to_builtins(plan)
-    return found | {
-        "usable_bytes": plan.usable_bytes,
-        "required_bytes": plan.required_bytes,
-        "kv_tokens": plan.kv_tokens,
-        "sequences_at_max_len": plan.sequences_at_max_len,
-        "fits": plan.fits,
-    }
 
 
 def _size(name: str, size: int) -> Sequence[str]:

@@ -1,34 +1,29 @@
 """`millrace models plan`: whether a model fits a GPU, before it is published or loaded."""
 
 import json
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from cli.admin.memory_plan_view import HEADERS, plan_json, plan_rows
+from cli.admin.memory_plan_view import HEADERS, plan_rows
 from cli.admin.operator_connections import DataOption, object_store, transaction
 from cli.exits import ExitCode
 from cli.output import FormatOption, OutputFormat, write_output
 from core.errors import SettingsError
 from registry.engine_options.engine_options import check_options
-from registry.errors import InvalidModelError
-from registry.manifests.manifest import Manifest
 from registry.memory_plan.memory_plan import MEMORY_SHARE, MemoryPlan
 from registry.memory_plan.model_folder_plan import plan_of_folder
+from registry.memory_plan.plan_document import plan_document
 from registry.publishing.folder_manifest import read_options
-from registry.publishing.stored_headers import copy_headers
-from registry.store.version_details import read_manifest, require_model
+from registry.publishing.stored_plan import PlanFolder, plan_stored
+from registry.store.version_details import read_plannable
 
 _DEVICE_GIB: Final = 80.0
 _GIB: Final = 2**30
 _OF_REPLICA: Final = ("adapters_max", "adapter_rank_max")
 """Settings of a replica that take memory; the other options are those of a version."""
-
-_Plan = Callable[[Path, Mapping[str, Any]], MemoryPlan]
-"""Returns the plan of a folder with the options of a version."""
 
 
 def plan(  # noqa: PLR0913, PLR0917  one parameter an option
@@ -67,7 +62,7 @@ def plan(  # noqa: PLR0913, PLR0917  one parameter an option
 
     folder = Path(model)
     found = plan_folder(folder, {}) if folder.is_dir() else _plan_version(model, data, plan_folder)
-    write_output(output_format, plan_json(found), HEADERS, lambda: plan_rows(found))
+    write_output(output_format, plan_document(found), HEADERS, lambda: plan_rows(found))
     if not found.fits:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -86,22 +81,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _plan_version(model: str, data: Path | None, plan_folder: _Plan) -> MemoryPlan:
-    manifest = _stored_manifest(model, data)
-    with tempfile.TemporaryDirectory(prefix="millrace-plan-") as folder:
-        copy_headers(object_store(data), manifest, Path(folder))
-        return plan_folder(Path(folder), manifest.engine_options)
-
-
-def _stored_manifest(model: str, data: Path | None) -> Manifest:
-    """Return the manifest of a base model. Raises InvalidModelError for other versions."""
+def _plan_version(model: str, data: Path | None, plan_folder: PlanFolder) -> MemoryPlan:
     with transaction(data) as connection:
-        found = require_model(connection, model)
-        manifest = read_manifest(connection, found)
-    if manifest is None:
-        raise InvalidModelError(f"{found.id} has no files to plan: it is {found.verification}.")
-    if manifest.base is not None:
-        raise InvalidModelError(
-            f"{found.id} is an adapter: plan its base model, with --option adapters_max=1."
-        )
-    return manifest
+        manifest = read_plannable(connection, model)
+    return plan_stored(object_store(data), manifest, plan_folder)

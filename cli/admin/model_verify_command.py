@@ -10,7 +10,6 @@ from cli.admin.operator_connections import DataOption, object_store, transaction
 from cli.exits import ExitCode
 from cli.output import FormatOption, OutputFormat, write_output
 from core.errors import SettingsError
-from registry.errors import InvalidModelError
 from registry.manifests.model_folder import scan_folder
 from registry.signing.keys import PublicKey
 from registry.signing.model_signature import (
@@ -18,9 +17,8 @@ from registry.signing.model_signature import (
     require_same_files,
     verify_bundle,
 )
-from registry.store.keys import PEM_BYTES_MAX, list_keys
-from registry.store.version_check import CheckedPart, check_version
-from registry.store.version_details import read_details
+from registry.store.keys import PEM_BYTES_MAX
+from registry.store.version_check import CheckedPart, check_version, read_version_to_check
 
 _HEADERS = ("part", "name", "problem")
 
@@ -78,16 +76,8 @@ def verify_folder(folder: Path, signature: Path, key: Path) -> int:
 
 def _verify_version(model: str, data: Path | None, parts: list[CheckedPart]) -> bool:
     with transaction(data) as connection:
-        details = read_details(connection, model)
-        keys = {row.key_id: PublicKey.from_pem(row.pem.encode()) for row in list_keys(connection)}
-    if details.manifest is None:
-        raise InvalidModelError(
-            f"{details.model.id} has no manifest to verify: it is {details.model.verification}."
-        )
-    signatures = [(one, keys[one.key_id]) for one in details.signatures]
-    objects = object_store(data)
-    version = details.model.version
-    return check_version(objects, version, details.manifest, signatures, keys, parts.append)
+        known = read_version_to_check(connection, model)
+    return check_version(object_store(data), known, parts.append)
 
 
 def part_rows(parts: list[CheckedPart]) -> list[tuple[str, ...]]:

@@ -15,7 +15,6 @@ from cli.admin.version_commands import endpoint_paths
 from cli.exits import CommandError, ExitCode
 from cli.model_push import PushedModel, push_model
 from cli.stack.data_folder import cache_dir
-from cli.stack.served_models import pool_name
 from cli.transfer_display import shown_transfers
 from core.errors import SettingsError
 from jobs.store.model_acts import register_model
@@ -24,6 +23,7 @@ from registry.engine_options.engine_options import check_options
 from registry.errors import InvalidModelError
 from registry.manifests.manifest import Manifest, code_paths
 from registry.models import ENDPOINTS
+from registry.pool_names import pool_name
 from registry.publishing.folder_manifest import read_options
 from registry.publishing.published_version import (
     PublishedSignature,

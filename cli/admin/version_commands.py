@@ -8,9 +8,9 @@ import typer
 from cli.admin.operator_connections import DataOption, transaction
 from cli.exits import NotFoundError
 from cli.stack.secret_arguments import refuse_secret
-from cli.stack.served_models import pool_name
 from core.errors import SettingsError
 from registry.models import ENDPOINTS, ENGINES, add_model
+from registry.pool_names import pool_name
 from registry.publishing.bill_of_materials import bill_of_materials
 from registry.publishing.folder_manifest import read_options
 from registry.store.registration import register_unverified

@@ -1,16 +1,13 @@
 """The models that an embedded stack serves, with one pool and one replica for each."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
 
 from core.errors import SettingsError
 from registry.models import ENDPOINTS
-
-POOL_VERSION_DIGITS: Final = 12
+from registry.pool_names import POOL_VERSION_DIGITS, pool_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +33,6 @@ class ServedModel:
     def pool(self) -> str:
         """The name of the pool, which contains the version: pools never mix versions."""
         return pool_name(self.name, self.version)
-
-
-def pool_name(model: str, version: str) -> str:
-    """Return the default pool of a model version; it is part of topic names."""
-    slug = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-") or "model"
-    return f"{slug[:40].rstrip('-')}-{version[:POOL_VERSION_DIGITS]}"
 
 
 def served_models(

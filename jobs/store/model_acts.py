@@ -16,7 +16,7 @@ from registry.store.acts import AllowsRevision
 from registry.store.aliases import remove_name, set_alias
 from registry.store.keys import revoke_key, trust_key
 from registry.store.model_resolution import Meaning
-from registry.store.registration import register_signed_version
+from registry.store.registration import register_signed_version, register_unverified
 from registry.store.retirement import retire
 from registry.store.state_publishing import publish_all
 from registry.store.state_recovery import FinalStates, RecoveredStates, recover_states
@@ -61,6 +61,16 @@ def register_model(
         details,
     )
     return registered
+
+
+def add_unverified_model(
+    connection: sa.Connection, operator: Operator, **version: Any
+) -> ModelVersion:
+    """Register a model without files of ours; see `register_unverified`."""
+    added = register_unverified(connection, **version)
+    details: Details = {"pool": added.pool, "engine": added.engine}
+    _record(connection, operator, None, Action.MODEL_REGISTERED, added.id, details)
+    return added
 
 
 def retire_model(

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
+from registry.errors import InvalidModelError
 from registry.manifests.manifest import Manifest, encode_manifest
 from registry.manifests.model_objects import manifest_key, provenance_key, signature_key
 from registry.publishing.stored_files import verify_files
@@ -14,8 +17,9 @@ from registry.signing.model_signature import (
     verify_bundle,
     verify_version,
 )
+from registry.store.keys import list_keys
 from registry.store.published_objects import provenance_signers
-from registry.store.version_details import VersionSignature
+from registry.store.version_details import VersionSignature, read_details
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, read_object
 
@@ -29,30 +33,53 @@ class CheckedPart:
     problem: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class VersionToCheck:
+    """What the database knows of a version, for `check_version`."""
+
+    version: str
+    manifest: Manifest
+    signatures: Sequence[tuple[VersionSignature, PublicKey]]
+    keys: Mapping[str, PublicKey]
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that a check reads."""
+        return sum(file.size for file in self.manifest.files)
+
+
+def read_version_to_check(connection: sa.Connection, text: str) -> VersionToCheck:
+    """Return the signed version that a text means. Raises ModelNotFoundError, InvalidModelError."""
+    details = read_details(connection, text)
+    if details.manifest is None:
+        raise InvalidModelError(
+            f"{details.model.id} has no manifest to verify: it is {details.model.verification}."
+        )
+    keys = {row.key_id: PublicKey.from_pem(row.pem.encode()) for row in list_keys(connection)}
+    signatures = [(one, keys[one.key_id]) for one in details.signatures]
+    return VersionToCheck(details.model.version, details.manifest, signatures, keys)
+
+
 def check_version(
-    objects: ObjectStore,
-    version: str,
-    manifest: Manifest,
-    signatures: Sequence[tuple[VersionSignature, PublicKey]],
-    keys: Mapping[str, PublicKey],
-    report: Callable[[CheckedPart], None],
+    objects: ObjectStore, known: VersionToCheck, report: Callable[[CheckedPart], None]
 ) -> bool:
     """Report each part of a version; return whether a replica could load it.
 
     That needs all files and the manifest, and one signature that verifies, by a key that is not
-    revoked. `keys` are all model keys by their id: of one of them should be each signature of the
-    files alone, which is reported and does not count. Raises errors of the store.
+    revoked. Each signature of the files alone should be by a known key; it is reported and does not
+    count. Raises errors of the store.
     """
+    version, manifest = known.version, known.manifest
     is_sound = True
     manifest_problem = _stored_problem(objects, manifest_key(version), encode_manifest(manifest))
     report(CheckedPart("manifest", version, manifest_problem))
     is_sound &= manifest_problem is None
     is_signed = False
-    for signature, key in signatures:
+    for signature, key in known.signatures:
         problem = _signature_problem(objects, version, manifest, signature, key)
         report(CheckedPart("signature", signature.key_id, problem))
         is_signed |= problem is None
-    for part in _provenance(objects, version, manifest, keys):
+    for part in _provenance(objects, version, manifest, known.keys):
         report(part)
     for file, problem in verify_files(objects, manifest):
         report(CheckedPart("file", file.path, problem))

@@ -85,6 +85,22 @@ def read_manifest(connection: sa.Connection, model: ModelVersion) -> Manifest | 
     return decode_manifest(connection.execute(query).scalar_one())
 
 
+def read_plannable(connection: sa.Connection, text: str) -> Manifest:
+    """Return the manifest of the base model that a text means.
+
+    Raises ModelNotFoundError, and InvalidModelError for a version that no memory plan exists of.
+    """
+    found = require_model(connection, text)
+    manifest = read_manifest(connection, found)
+    if manifest is None:
+        raise InvalidModelError(f"{found.id} has no files to plan: it is {found.verification}.")
+    if manifest.base is not None:
+        raise InvalidModelError(
+            f"{found.id} is an adapter: plan its base model, with the option adapters_max=1."
+        )
+    return manifest
+
+
 def read_signatures(connection: sa.Connection, model: ModelVersion) -> list[VersionSignature]:
     """Return the signatures of a version, the oldest first."""
     query = (

@@ -145,6 +145,8 @@ OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
         Ask("/v1/admin/model_diff?old={version}&new={version}"),
         Ask("/v1/admin/model_diff?new={version}&old={version}"),
     ],
+    ("GET", "/v1/admin/model_check"): [Ask("/v1/admin/model_check?model={version}")],
+    ("GET", "/v1/admin/model_plan"): [Ask("/v1/admin/model_plan?model={version}")],
     ("GET", "/v1/admin/aliases"): [],
     ("GET", "/v1/admin/aliases/{alias}"): [Ask("/v1/admin/aliases/{alias}")],
     ("GET", "/v1/admin/model_keys"): [],
@@ -159,6 +161,7 @@ OPERATOR_ASKS: dict[tuple[str, str], list[Ask]] = {
     ],
     ("POST", "/v1/admin/tenants/{tenant_id}/keys"): [Ask("/v1/admin/tenants/{tenant}/keys", {})],
     ("POST", "/v1/admin/models"): [],
+    ("POST", "/v1/admin/unverified_models"): [],
     ("POST", "/v1/admin/model_keys"): [],
     ("PUT", "/v1/admin/aliases/{alias}"): [
         Ask("/v1/admin/aliases/{alias}", {"target": "{version}"})

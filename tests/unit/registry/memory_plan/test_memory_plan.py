@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from cli.admin.memory_plan_view import HEADERS, plan_json, plan_rows
+from cli.admin.memory_plan_view import HEADERS, plan_rows
 from cli.demo.demo_models import ensure_tiny_llama
 from registry.engine_options.engine_options import InvalidOptionError
 from registry.memory_plan.memory_options import MemoryOptions
@@ -18,6 +18,7 @@ from registry.memory_plan.memory_plan import (
 )
 from registry.memory_plan.model_folder_plan import plan_of_folder, read_tensors
 from registry.memory_plan.model_shape import InvalidConfigError, shape_of
+from registry.memory_plan.plan_document import plan_document
 from registry.memory_plan.reserve import capture_sizes
 from registry.memory_plan.safetensors_header import InvalidWeightsError, Tensor
 from registry.memory_plan.weights import stage_layers, stage_weights
@@ -299,7 +300,7 @@ def test_the_table_shows_what_is_needed_and_what_fits() -> None:
     cells = {row[0]: row[1] for row in rows}
     assert cells["weights"] == str(2 * LLAMA_8B_PARAMETERS)
     assert cells["fits"] == "yes"
-    shown = plan_json(plan)
+    shown = plan_document(plan)
     assert shown["fits"] is True
     assert shown["kv_cache_memory_bytes"] == plan.kv_cache_memory_bytes
     assert shown["reserve"]["adapter_bytes"] > 0
