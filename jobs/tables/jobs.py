@@ -105,6 +105,21 @@ jobs: Final = sa.Table(
         sa.BigInteger,
         comment="prompt tokens that this order is expected to save; NULL: no order",
     ),
+    sa.Column[int](
+        "estimated_prompt_tokens",
+        sa.BigInteger,
+        comment="of all items; NULL: not estimated, as in an older release",
+    ),
+    sa.Column[int](
+        "estimated_output_tokens",
+        sa.BigInteger,
+        comment="of all items, expected; NULL: not estimated, as in an older release",
+    ),
+    sa.Column[str](
+        "validating_pool",
+        sa.Text,
+        comment="that of its first request, while its first file is validated; NULL: not known",
+    ),
     sa.Column[object]("errors", JSONB, comment="first validation errors, as shown"),
     count("error_count"),
     # Set once by the finaliser, in the terminal transaction.

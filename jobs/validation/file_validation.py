@@ -27,6 +27,7 @@ from jobs.input.line_checks import (
     valid_custom_id,
 )
 from jobs.input.line_reader import InputChangedError, Line
+from jobs.input.token_sums import Tokens, TokenSums
 from jobs.ordering.item_order import ItemOrder
 from jobs.ordering.prompt_prefixes import ORDERED_ENDPOINTS, FirstPrefixes, PromptPrefixes
 from jobs.validation.model_rule import FindModel, ModelRule, PinnedModels
@@ -64,6 +65,8 @@ class ValidationResult:
     names: Mapping[str, ModelVersion] = field(default_factory=dict, compare=False)
     """The new model names, in the order of their first lines; `model` is that of the first."""
 
+    tokens: Tokens = field(default=Tokens(), compare=False)  # of the valid items, estimated
+
 
 def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     read_lines: ReadLines,
@@ -87,6 +90,7 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     findings = _Findings()
     pinned = existing.models if existing else None
     model = ModelRule(endpoint, find_model, pinned, allows_several=allows_several_models)
+    tokens = TokenSums(endpoint)
     last_name, salt, count = None, 0, 0
     hashes = array("q")
     # Below 0 if the limit was lowered.
@@ -122,16 +126,15 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
             last_name = None if error else last_name
         if error:
             findings.add(error)
-        elif prefixes is not None:
+            continue
+        tokens.add(len(line), value["body"])
+        if prefixes is not None:
             prefixes.add(len(line), value["body"], salt)
     if not count:
         findings.add(LineError(ErrorCode.EMPTY_FILE, "The file has no requests."))
-    if existing is not None:
-        hashes.extend(map(hash, existing.read_ids()))
-    if repeated := repeated_hashes(hashes):
-        seen = _digests(existing.read_ids(), repeated) if existing else set()
-        findings.merge(_duplicates(read_lines(), repeated, seen))
-    result = replace(findings.result(count, model.version), names=model.names)
+    findings.merge(_repeated_ids(read_lines, hashes, existing))
+    result = findings.result(count, model.version)
+    result = replace(result, names=model.names, tokens=tokens.total)
     if prefixes is None or result.error_count or not prefixes.may_share():
         return result
     return replace(result, order=_find_order(read_lines(), model))
@@ -174,6 +177,19 @@ class _Findings:
 
     def result(self, count: int, model: ModelVersion | None) -> ValidationResult:
         return ValidationResult(count, model, tuple(self._first), self._count)
+
+
+def _repeated_ids(
+    read_lines: ReadLines, hashes: "array[int]", existing: ExistingItems | None
+) -> Iterable[LineError]:
+    """Return the errors of ids that occur more than once, which a second pass finds."""
+    if existing is not None:
+        hashes.extend(map(hash, existing.read_ids()))
+    repeated = repeated_hashes(hashes)
+    if not repeated:
+        return ()
+    seen = _digests(existing.read_ids(), repeated) if existing else set()
+    return _duplicates(read_lines(), repeated, seen)
 
 
 def repeated_hashes(hashes: "array[int]") -> frozenset[int]:

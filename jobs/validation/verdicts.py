@@ -10,6 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from core.states import CloseReason, JobState
+from jobs.input.token_sums import Tokens
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.ordering.stored_orders import StoredOrder
@@ -117,6 +118,8 @@ def _accepted(
     assert result.model is not None
     columns: dict[str, object] = {
         "total_count": result.item_count,
+        "estimated_prompt_tokens": result.tokens.prompt,
+        "estimated_output_tokens": result.tokens.output,
         "expected_late": result.is_expected_late,
         **model_columns(result.names or {result.model.name: result.model}),
     }
@@ -194,6 +197,7 @@ def record_append_verdict(
     if updated.rowcount == 0:
         return None
     added = 0 if result.error_count else result.item_count
+    tokens = result.tokens if added else Tokens()
     pinned: dict[str, object] = {}
     if added and result.names:
         pinned["models"] = {**pins_of(job), **new_pins(result.names)}
@@ -203,6 +207,9 @@ def record_append_verdict(
         .values(
             **pinned,
             total_count=jobs.c.total_count + added,
+            # NULL stays: the estimate of some of the items would count for all of them.
+            estimated_prompt_tokens=jobs.c.estimated_prompt_tokens + tokens.prompt,
+            estimated_output_tokens=jobs.c.estimated_output_tokens + tokens.output,
             total_final=job.sealed and not has_unvalidated(connection, job_id),
             control_version=jobs.c.control_version + 1,  # makes intake reload the job
         )
