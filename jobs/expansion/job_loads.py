@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -119,15 +119,25 @@ _REQUIRED_VERSIONS: Final = sa.case(
 _HELD: Final = sa.and_(job_leases.c.role == ROLE, job_leases.c.expires_at > sa.func.now())
 
 
-def find_leases(connection: sa.Connection) -> dict[UUID, bool]:
-    """Return the leased jobs of all processes, and whether the lease of each is suspended."""
-    return {row.job_id: row.is_suspended for row in connection.execute(leases_query())}
+class LeaseState(NamedTuple):
+    """What is known of a lease that has not expired."""
+
+    is_suspended: bool
+    epoch: int
+
+
+def find_leases(connection: sa.Connection) -> dict[UUID, LeaseState]:
+    """Return the leased jobs of all processes, with the state of the lease of each."""
+    return {
+        row.job_id: LeaseState(row.is_suspended, row.epoch)
+        for row in connection.execute(leases_query())
+    }
 
 
 def leases_query() -> sa.Select[Any]:
     """Return the query of `find_leases`."""
     is_suspended = (job_leases.c.holder == NO_HOLDER).label("is_suspended")
-    return sa.select(job_leases.c.job_id, is_suspended).where(_HELD)
+    return sa.select(job_leases.c.job_id, is_suspended, job_leases.c.epoch).where(_HELD)
 
 
 def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -155,6 +165,9 @@ def loads_query(kind: JobKind, *columns: sa.ColumnElement[Any]) -> sa.Select[Any
             sa.func.coalesce(_epoch(jobs.c.not_before), 0.0).label("not_before_s"),
             sa.func.coalesce(jobs.c.bulk_hours, "").label("bulk_hours"),
             _REQUIRED_VERSIONS,
+            jobs.c.endpoint,
+            jobs.c.estimated_prompt_tokens,
+            jobs.c.estimated_output_tokens,
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)

@@ -20,7 +20,8 @@ import sqlalchemy as sa
 
 from core.states import JobKind
 from jobs import metrics
-from jobs.expansion.job_loads import OPEN, find_leases, loads_query
+from jobs.expansion.backlog_sums import BacklogSums
+from jobs.expansion.job_loads import OPEN, RUNNING, LeaseState, find_leases, loads_query
 from jobs.expansion.job_openings import JobOpenings, jobs_of
 from jobs.expansion.load_sums import JobLoad, LoadSums
 from jobs.expansion.pool_versions import LatestPoolVersions, PoolVersions, has_versions
@@ -48,7 +49,8 @@ _NEXT_XID: Final[sa.ColumnElement[int]] = sa.literal_column(
 
 
 def _with_snapshot(where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    loads = loads_query(JobKind.BATCH, OPEN.label("is_open")).where(where).subquery("loads")
+    states = OPEN.label("is_open"), RUNNING.label("is_running")
+    loads = loads_query(JobKind.BATCH, *states).where(where).subquery("loads")
     return sa.select(_SNAPSHOT, loads).select_from(_SNAPSHOT.outerjoin(loads, sa.true()))
 
 
@@ -62,9 +64,9 @@ def _changed(table: sa.Table, job_id: sa.Column[Any]) -> sa.Select[Any]:
     )
 
 
-ALL_OPEN: Final = _with_snapshot(OPEN)
-"""The query of all open batches. Its first columns are the server, the snapshot, the time and a
-constant."""
+ALL_OPEN: Final = _with_snapshot(RUNNING)
+"""The query of all open batches, and of those that are paused or in quarantine. Its first columns
+are the server, the snapshot, the time, and whether the job is open and in progress."""
 
 CHANGES: Final = _with_snapshot(
     jobs.c.id.in_(
@@ -77,7 +79,8 @@ CHANGES: Final = _with_snapshot(
     )
 )
 """The query of what `changes_since` names. Its first columns are the server, the new snapshot, the
-time, and whether the job is open. It has one row, without a job, if nothing changed."""
+time, and whether the job is open and in progress. It has one row, without a job, if nothing
+changed."""
 
 
 @dataclass(slots=True)
@@ -100,8 +103,14 @@ class OpenLoads:
     copies_left: set[UUID] = field(default_factory=set)
     """The jobs that have only copies left."""
 
-    leases: dict[UUID, bool] = field(default_factory=dict)
-    """Leased jobs of every process, and whether the lease is suspended."""
+    blocked: dict[UUID, JobLoad] = field(default_factory=dict)
+    """The loads of the batches that are paused or in quarantine; nothing else counts them."""
+
+    backlog: BacklogSums = field(default_factory=BacklogSums)
+    """Of the jobs in `by_id` and in `blocked`."""
+
+    leases: dict[UUID, LeaseState] = field(default_factory=dict)
+    """Leased jobs of every process."""
 
     results: ResultPartitions = field(default_factory=ResultPartitions)
     versions: LatestPoolVersions = field(default_factory=LatestPoolVersions)
@@ -121,7 +130,7 @@ class OpenLoads:
 
     def leased(self, held: Collection[UUID]) -> list[JobLoad]:
         """Return the loads of all jobs in expansion, oldest first; this process holds `held`."""
-        ids = {job_id for job_id, is_suspended in self.leases.items() if not is_suspended}
+        ids = {job_id for job_id, lease in self.leases.items() if not lease.is_suspended}
         found = [load for job_id in ids.union(held) if (load := self.find(job_id))]
         return sorted(found, key=lambda load: load.age)
 
@@ -132,6 +141,7 @@ class OpenLoads:
             load = self.openings.with_opening(load)
             self.by_id[job_id] = load
         self.outstanding += _outstanding(load) - _outstanding(before)
+        self.backlog.replace(before, load)
         self._replace_outstanding(before, load)
         if load is not None and load.has_only_copies_left:
             self.copies_left.add(job_id)
@@ -140,6 +150,21 @@ class OpenLoads:
         self.sums.replace(self._counted(before), self._counted(load))
         if self._by_pool:
             self.unserved.replace(self._unserved(before), self._unserved(load))
+
+    def replace_blocked(self, job_id: UUID, load: JobLoad | None) -> None:
+        """Replace the load of a paused job, or one in quarantine; None: the job is neither."""
+        before = self.blocked.pop(job_id, None)
+        if load is not None:
+            self.blocked[job_id] = load
+        self.backlog.replace(before, load, is_blocked=True)
+
+    def epochs(self) -> dict[str, int]:
+        """Return the highest epoch of the leases on open jobs, by pool."""
+        highest: dict[str, int] = {}
+        for job_id, lease in self.leases.items():
+            if load := self.by_id.get(job_id) or self.blocked.get(job_id):
+                highest[load.pool] = max(lease.epoch, highest.get(load.pool, 0))
+        return highest
 
     def _replace_outstanding(self, before: JobLoad | None, after: JobLoad | None) -> None:
         if before is not None and before.outstanding:
@@ -156,6 +181,8 @@ class OpenLoads:
             other._by_pool,  # noqa: SLF001
         )
         sums, others = (self.sums, self.unserved), (other.sums, other.unserved)
+        if self.backlog.differs_from(other.backlog):
+            return True
         return not leaves_out_others and any(
             mine.by_pool != of_other.by_pool for mine, of_other in zip(sums, others, strict=True)
         )
@@ -196,16 +223,14 @@ class OpenLoads:
                 self.replace(job_id, load)
 
     def _apply_rows(self, rows: Iterable[Sequence[Any]]) -> None:
-        for server, snapshot, now_s, is_open, job_id, *rest, versions in rows:
+        for server, snapshot, now_s, is_open, is_running, job_id, *rest in rows:
             self.server, self.snapshot, self.openings.now_s = server, snapshot, now_s
             if job_id is None:
                 return  # the only row: nothing changed
-            if is_open:
-                # Many jobs have the same versions. A job that is not open may have none.
-                fields = (job_id, *rest, intern(versions))
-                self.replace(job_id, JobLoad(*fields))
-            else:
-                self.replace(job_id, None)
+            # A job that is not in progress may have no versions.
+            load = _load(job_id, rest) if is_running else None
+            self.replace(job_id, load if is_open else None)
+            self.replace_blocked(job_id, None if is_open else load)
 
     def _apply_partitions(self) -> None:
         if self._unavailable != self.results.unavailable:
@@ -308,6 +333,13 @@ def changes_since(snapshot: str, job_ids: Collection[UUID] = ()) -> dict[str, An
         "oldest": int(snapshot.partition(":")[0]),
         "job_ids": list(job_ids),
     }
+
+
+def _load(job_id: UUID, columns: Sequence[Any]) -> JobLoad:
+    """Return the load in the columns of a row after the id. Many jobs have the same texts."""
+    *rest, versions, endpoint, prompt_tokens, output_tokens = columns
+    fields = (job_id, *rest, intern(versions), intern(endpoint), prompt_tokens, output_tokens)
+    return JobLoad(*fields)
 
 
 def _outstanding(load: JobLoad | None) -> int:

@@ -40,6 +40,9 @@ class JobLoad(NamedTuple):
     not_before_s: float = 0.0  # the same; no item is emitted before
     bulk_hours: str = ""  # of the job; empty: it has none of its own
     required_versions: str = ""  # one in each line; see `required_versions`
+    endpoint: str = ""
+    prompt_tokens: int | None = None  # of all its items, estimated; None: not known
+    output_tokens: int | None = None  # the same, expected
     opens_s: float = 0.0  # when its items may be emitted; 0: now
 
     @property

@@ -35,6 +35,7 @@ from jobs.validation.feasibility import Feasibility
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.model_rule import FindModel
 from jobs.validation.pinned_models import ModelsAtCreation
+from jobs.validation.validating_files import FirstPool
 from jobs.validation.validation_process import ValidationProcesses
 from jobs.validation.validation_task import ExistingFiles, ValidationTask
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
@@ -140,8 +141,11 @@ class Validator:
             ).one()
         file = InputFile(job.input_key, 0, job.input_bytes)
         models = ModelsAtCreation(self._engine, job.tenant_id, job.created_at)
+        find_model = models.find
+        if job.input_bytes > SMALL_BYTES_MAX:  # others have their verdict as soon as a pool
+            find_model = FirstPool(self._engine, lease.job_id, find_model).find
         result = self._validation.validate(
-            lease, [file], endpoint=job.endpoint, find_model=models.find
+            lease, [file], endpoint=job.endpoint, find_model=find_model
         )
         copies = 0
         if job.deduplicate and not result.error_count:

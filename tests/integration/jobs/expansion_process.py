@@ -6,8 +6,9 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.states import JobKind
+from jobs.expansion.backlog_sums import BacklogSums
 from jobs.expansion.expander import Expander
-from jobs.expansion.job_loads import OPEN, find_leases, loads_query
+from jobs.expansion.job_loads import OPEN, RUNNING, find_leases, loads_query
 from jobs.expansion.leased_jobs import LeasedJobs
 from jobs.expansion.load_cache import LoadCache, OpenLoads
 from jobs.expansion.load_sums import JobLoad, LoadSums
@@ -39,8 +40,23 @@ def assert_equal_loads(cached: OpenLoads, connection: sa.Connection) -> list[Job
     assert cached.outstanding == sum(load.outstanding for load in counted)
     with_outstanding = {load.job_id for load in counted if load.outstanding}
     assert {i for by_id in cached.outstanding_by_pool.values() for i in by_id} == with_outstanding
+    assert_equal_backlog(cached, connection)
     assert cached.copies_left == {load.job_id for load in counted if load.has_only_copies_left}
     return counted
+
+
+def assert_equal_backlog(cached: OpenLoads, connection: sa.Connection) -> None:
+    """Compare what is held back, and the backlog, with those counted from rows."""
+    query = loads_query(JobKind.BATCH).where(RUNNING, sa.not_(OPEN))
+    counted = [JobLoad(*row) for row in connection.execute(query)]
+    blocked = {load.job_id: load._replace(left_s=0.0) for load in counted}
+    assert {k: load._replace(left_s=0.0) for k, load in cached.blocked.items()} == blocked
+    backlog = BacklogSums()
+    for load in cached.by_id.values():
+        backlog.replace(None, load)
+    for load in counted:
+        backlog.replace(None, load, is_blocked=True)
+    assert not cached.backlog.differs_from(backlog)
 
 
 class ExpansionProcess:

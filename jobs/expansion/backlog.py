@@ -1,0 +1,147 @@
+"""Builds the records of the topic `backlog` from the work of open batches. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from jobs.expansion.backlog_sums import BacklogPlace, BacklogWork, PoolBacklog
+from topics.records.scaling import BACKLOG_BUCKETS_MAX, Backlog, BacklogBucket
+
+OCTAVES_MAX: Final = 32
+"""Octaves of the time to a deadline: 2³² s are more than any completion window."""
+
+REPEAT_S: Final = 30.0
+"""Interval in which the record of a pool without work is repeated."""
+
+FORGET_S: Final = 300.0
+"""How long it is repeated after the work ended."""
+
+_ENDED_POOLS_MAX: Final = 1_000  # the pool whose work ended first is forgotten
+
+
+class ValidatingFiles(NamedTuple):
+    """The files of one pool without a verdict."""
+
+    jobs: int
+    size_bytes: int
+    deadline_s: float  # the earliest
+
+
+def octave(left_s: float) -> int:
+    """Return k where 2^k ≤ `left_s` < 2^(k+1), seconds to a deadline; 0 below 2 s and once past."""
+    if left_s < 2:
+        return 0
+    return min(math.frexp(left_s)[1] - 1, OCTAVES_MAX)
+
+
+def buckets_of(
+    work: Iterable[tuple[BacklogPlace, BacklogWork]],
+    now_s: float,
+    *,
+    count_max: int = BACKLOG_BUCKETS_MAX,
+) -> list[BacklogBucket]:
+    """Return the work by octave of the time to its deadline and by endpoint, the earliest first.
+
+    While there are more than `count_max`, the farthest octave is merged into the one before; after
+    that the endpoints with the least items are merged into the largest. Nothing is left out.
+    """
+    found: dict[tuple[int, str], BacklogWork] = {}
+    for place, one in work:
+        key = octave(one.deadline_s - now_s), place.endpoint
+        known = found.get(key)
+        found[key] = one if known is None else _merged(known, one)
+    while len(found) > count_max and (last := max(key[0] for key in found)) > 0:
+        for key in [key for key in found if key[0] == last]:
+            _move(found, key, (last - 1, key[1]))
+    if len(found) > count_max:
+        largest_first = sorted(found, key=lambda key: (-found[key].items, key))
+        for key in largest_first[count_max:]:
+            _move(found, key, largest_first[0])
+    rows = sorted((one.deadline_s, endpoint, one) for (_, endpoint), one in found.items())
+    return [
+        BacklogBucket(
+            deadline_s, endpoint, one.items, float(one.prompt_tokens), float(one.output_tokens)
+        )
+        for deadline_s, endpoint, one in rows
+    ]
+
+
+def _move(
+    found: dict[tuple[int, str], BacklogWork], key: tuple[int, str], to: tuple[int, str]
+) -> None:
+    moved, known = found.pop(key), found.get(to)
+    found[to] = moved if known is None else _merged(known, moved)
+
+
+def _merged(one: BacklogWork, other: BacklogWork) -> BacklogWork:
+    return BacklogWork(
+        one.items + other.items,
+        one.prompt_tokens + other.prompt_tokens,
+        one.output_tokens + other.output_tokens,
+        min(one.deadline_s, other.deadline_s),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogSnapshot:
+    """All that the records of one second tell."""
+
+    at_s: float  # by the database's time
+    works: Mapping[str, PoolBacklog] = field(default_factory=dict)
+    epochs: Mapping[str, int] = field(default_factory=dict)  # the highest of leases, by pool
+    validating: Mapping[str, ValidatingFiles] = field(default_factory=dict)
+
+    @property
+    def pools(self) -> set[str]:
+        """The pools with work."""
+        return {*self.works, *self.validating}
+
+    def record(self, intake_id: str, pool: str) -> Backlog:
+        """Return the record of a pool; of one without work, it has no buckets."""
+        work: Sequence[tuple[BacklogPlace, BacklogWork]] = self.works.get(pool, ())
+        files = self.validating.get(pool)
+        deadlines = [one.deadline_s for _, one in work]
+        if files is not None:
+            deadlines.append(files.deadline_s)
+        return Backlog(
+            intake_id=intake_id,
+            pool=pool,
+            at_s=self.at_s,
+            epoch=self.epochs.get(pool, 0),
+            buckets=buckets_of(
+                ((place, one) for place, one in work if not place.is_blocked), self.at_s
+            ),
+            paused=buckets_of(((place, one) for place, one in work if place.is_blocked), self.at_s),
+            validating=files.jobs if files else 0,
+            validating_bytes=files.size_bytes if files else 0,
+            next_deadline_s=min(deadlines, default=0.0),
+        )
+
+
+@dataclass(slots=True)
+class PublishedPools:
+    """Which pools to publish: those with work, and for a while those whose work has ended."""
+
+    _with_work: set[str] = field(default_factory=set)
+    _ended: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """When the work of a pool ended, and when its record is due again; the oldest first."""
+
+    def due(self, pools: set[str], now_s: float) -> list[str]:
+        """Return the pools to publish now, given those with work. Call it once for each snapshot.
+
+        `now_s` is monotonic.
+        """
+        for pool in sorted(self._with_work - pools):
+            self._ended[pool] = now_s, now_s
+        self._with_work = set(pools)
+        for pool in pools:
+            self._ended.pop(pool, None)
+        due = sorted(pools)
+        for pool, (ended_s, due_s) in list(self._ended.items()):
+            if now_s - ended_s > FORGET_S or len(self._ended) > _ENDED_POOLS_MAX:
+                del self._ended[pool]
+            elif now_s >= due_s:
+                self._ended[pool] = ended_s, now_s + REPEAT_S
+                due.append(pool)
+        return due
