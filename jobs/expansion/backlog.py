@@ -1,15 +1,11 @@
 """Builds the records of the topic `backlog` from the work of open batches. Pure."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from jobs.expansion.backlog_sums import BacklogPlace, BacklogWork, PoolBacklog
+from jobs.expansion.backlog_sums import OCTAVES_MAX, BacklogWork, OctaveWork
 from topics.records.scaling import BACKLOG_BUCKETS_MAX, Backlog, BacklogBucket
-
-OCTAVES_MAX: Final = 32
-"""Octaves of the time to a deadline: 2³² s are more than any completion window."""
 
 REPEAT_S: Final = 30.0
 """Interval in which the record of a pool without work is repeated."""
@@ -28,30 +24,18 @@ class ValidatingFiles(NamedTuple):
     deadline_s: float  # the earliest
 
 
-def octave(left_s: float) -> int:
-    """Return k where 2^k ≤ `left_s` < 2^(k+1), seconds to a deadline; 0 below 2 s and once past."""
-    if left_s < 2:
-        return 0
-    return min(math.frexp(left_s)[1] - 1, OCTAVES_MAX)
-
-
 def buckets_of(
-    work: Iterable[tuple[BacklogPlace, BacklogWork]],
-    now_s: float,
-    *,
-    count_max: int = BACKLOG_BUCKETS_MAX,
+    works: Iterable[OctaveWork], *, count_max: int = BACKLOG_BUCKETS_MAX
 ) -> list[BacklogBucket]:
-    """Return the work by octave of the time to its deadline and by endpoint, the earliest first.
+    """Return a bucket for each octave and endpoint, the earliest first.
 
     While there are more than `count_max`, the farthest octave is merged into the one before; after
     that the endpoints with the least items are merged into the largest. Nothing is left out.
     """
-    found: dict[tuple[int, str], BacklogWork] = {}
-    for place, one in work:
-        key = octave(one.deadline_s - now_s), place.endpoint
-        known = found.get(key)
-        found[key] = one if known is None else _merged(known, one)
-    while len(found) > count_max and (last := max(key[0] for key in found)) > 0:
+    found = {(one.octave, one.endpoint): one.work for one in works}
+    for last in range(OCTAVES_MAX, 0, -1):
+        if len(found) <= count_max:
+            break
         for key in [key for key in found if key[0] == last]:
             _move(found, key, (last - 1, key[1]))
     if len(found) > count_max:
@@ -88,7 +72,7 @@ class BacklogSnapshot:
     """All that the records of one second tell."""
 
     at_s: float  # by the database's time
-    works: Mapping[str, PoolBacklog] = field(default_factory=dict)
+    works: Mapping[str, Sequence[OctaveWork]] = field(default_factory=dict)  # by pool
     epochs: Mapping[str, int] = field(default_factory=dict)  # the highest of leases, by pool
     validating: Mapping[str, ValidatingFiles] = field(default_factory=dict)
 
@@ -99,9 +83,9 @@ class BacklogSnapshot:
 
     def record(self, intake_id: str, pool: str) -> Backlog:
         """Return the record of a pool; of one without work, it has no buckets."""
-        work: Sequence[tuple[BacklogPlace, BacklogWork]] = self.works.get(pool, ())
+        works = self.works.get(pool, ())
         files = self.validating.get(pool)
-        deadlines = [one.deadline_s for _, one in work]
+        deadlines = [one.work.deadline_s for one in works]
         if files is not None:
             deadlines.append(files.deadline_s)
         return Backlog(
@@ -109,10 +93,8 @@ class BacklogSnapshot:
             pool=pool,
             at_s=self.at_s,
             epoch=self.epochs.get(pool, 0),
-            buckets=buckets_of(
-                ((place, one) for place, one in work if not place.is_blocked), self.at_s
-            ),
-            paused=buckets_of(((place, one) for place, one in work if place.is_blocked), self.at_s),
+            buckets=buckets_of(one for one in works if not one.is_blocked),
+            paused=buckets_of(one for one in works if one.is_blocked),
             validating=files.jobs if files else 0,
             validating_bytes=files.size_bytes if files else 0,
             next_deadline_s=min(deadlines, default=0.0),

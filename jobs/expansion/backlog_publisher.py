@@ -63,9 +63,8 @@ class BacklogPublisher:
         with self._engine.begin() as connection:
             validating = find_validating_files(connection)
         with self._loads.current() as loads:
-            return BacklogSnapshot(
-                loads.openings.now_s, loads.backlog.copy(), loads.epochs(), validating
-            )
+            now_s, backlog, epochs = loads.openings.now_s, loads.backlog.copy(), loads.epochs()
+        return BacklogSnapshot(now_s, backlog.by_octave(now_s), epochs, validating)
 
     def _send(self, record: Backlog) -> None:
         self._sender.send(

@@ -7,14 +7,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.backlog import buckets_of, octave
-from jobs.expansion.backlog_sums import (
-    BacklogPlace,
-    BacklogSums,
-    BacklogWork,
-    PoolBacklog,
-    job_tokens,
-)
+from jobs.expansion.backlog import buckets_of
+from jobs.expansion.backlog_sums import BacklogSums, BacklogWork, OctaveWork, job_tokens
 from jobs.expansion.load_sums import DUE_SPAN_S, JobLoad
 from topics.records.scaling import BacklogBucket
 
@@ -62,17 +56,29 @@ def test_sums_after_any_history_are_those_of_the_jobs(history: list[tuple[JobLoa
             fresh.replace(None, job, is_blocked=name == "blocked")
     assert not sums.differs_from(fresh)
     assert _counted(sums) == naive_count(kept["open"].values(), kept["blocked"].values())
-    for pool, places in sums.by_pool.items():
-        for place, work in places.items():
-            exact_s = fresh.by_pool[pool][place].deadline_s
-            assert place.span * DUE_SPAN_S <= work.deadline_s <= exact_s
+    exact = fresh.places()
+    for place, work in sums.places().items():
+        assert place.span * DUE_SPAN_S <= work.deadline_s <= exact[place].deadline_s
+    folded = sums.copy().by_octave(NOW_S)
+    assert _folded(folded) == _counted(sums)
+    for one in (one for works in folded.values() for one in works):
+        left_s = one.work.deadline_s - NOW_S
+        assert left_s < 2 ** (one.octave + 1)
+        assert left_s >= 2**one.octave or one.octave == 0
+
+
+def _folded(works: dict[str, list[OctaveWork]]) -> Counter[tuple[str, str, bool]]:
+    counted: Counter[tuple[str, str, bool]] = Counter()
+    for pool, of_pool in works.items():
+        for one in of_pool:
+            counted[pool, one.endpoint, one.is_blocked] += one.work.items
+    return counted
 
 
 def _counted(sums: BacklogSums) -> Counter[tuple[str, str, bool]]:
     counted: Counter[tuple[str, str, bool]] = Counter()
-    for pool, places in sums.by_pool.items():
-        for place, work in places.items():
-            counted[pool, place.endpoint, place.is_blocked] += work.items
+    for place, work in sums.places().items():
+        counted[place.pool, place.endpoint, place.is_blocked] += work.items
     return counted
 
 
@@ -101,40 +107,36 @@ def test_tokens_of_the_items_that_are_left_are_the_mean_of_the_job(
         assert 0 <= one.output_tokens * items / one.total - tokens.output < 1
 
 
-@given(left_s=st.floats(2, 10**9))
-def test_an_octave_holds_times_up_to_twice_the_shortest(left_s: float) -> None:
-    assert 2 ** octave(left_s) <= left_s < 2 ** (octave(left_s) + 1)
+@st.composite
+def octave_works(draw: st.DrawFn) -> list[OctaveWork]:
+    """Works of distinct octaves and endpoints, as sums are folded."""
+    keys = draw(st.sets(st.tuples(st.integers(0, 32), st.sampled_from([*ENDPOINTS, "/v1/x"]))))
+    works = []
+    for octave, endpoint in sorted(keys):
+        items = draw(st.integers(1, 1000))
+        deadline_s = NOW_S + 2.0**octave + draw(st.integers(0, 2**octave // 2))
+        work = BacklogWork(items, items * 7, items * 3, deadline_s)
+        works.append(OctaveWork(octave, endpoint, False, work))
+    return works
 
 
-works = st.lists(
-    st.builds(
-        lambda endpoint, left_s, items: (
-            BacklogPlace(endpoint, False, int(left_s)),
-            BacklogWork(items, items * 7, items * 3, NOW_S + left_s),
-        ),
-        st.sampled_from([*ENDPOINTS, "/v1/rerank", "/v1/score"]),
-        st.one_of(st.floats(-100, 10**7), st.integers(0, 23).map(lambda k: 2.0**k)),
-        st.integers(1, 1000),
-    )
-)
-
-
-@given(work=works, count_max=st.integers(1, 64))
-def test_buckets_are_few_and_lose_nothing(work: PoolBacklog, count_max: int) -> None:
-    buckets = buckets_of(work, NOW_S, count_max=count_max)
+@given(works=octave_works(), count_max=st.integers(1, 64))
+def test_buckets_are_few_and_lose_nothing(works: list[OctaveWork], count_max: int) -> None:
+    buckets = buckets_of(works, count_max=count_max)
+    work = [one.work for one in works]
     assert len(buckets) <= count_max
     assert _totals(buckets) == (
-        sum(one.items for _, one in work),
-        sum(one.prompt_tokens for _, one in work),
-        sum(one.output_tokens for _, one in work),
+        sum(one.items for one in work),
+        sum(one.prompt_tokens for one in work),
+        sum(one.output_tokens for one in work),
     )
     deadlines = [bucket.deadline_s for bucket in buckets]
     assert deadlines == sorted(deadlines)
     if work:
-        assert deadlines[0] == min(one.deadline_s for _, one in work)
+        assert deadlines[0] == min(one.deadline_s for one in work)
     # No deadline becomes later: at each time at least the work is due that was due.
     for limit_s in deadlines:
-        due = sum(one.items for _, one in work if one.deadline_s <= limit_s)
+        due = sum(one.items for one in work if one.deadline_s <= limit_s)
         assert sum(b.items for b in buckets if b.deadline_s <= limit_s) >= due
 
 

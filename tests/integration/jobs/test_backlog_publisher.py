@@ -1,4 +1,4 @@
-"""Goal: with a real Postgres, records of the backlog tell the work of all rows, second by second."""
+"""Goal: with a real Postgres, records of the backlog tell the work of all rows at a second."""
 
 from datetime import UTC, datetime
 from uuid import UUID

@@ -11,9 +11,8 @@ from jobs.expansion.backlog import (
     PublishedPools,
     ValidatingFiles,
     buckets_of,
-    octave,
 )
-from jobs.expansion.backlog_sums import BacklogPlace, BacklogSums, BacklogWork
+from jobs.expansion.backlog_sums import BacklogSums, BacklogWork, OctaveWork
 from jobs.expansion.job_loads import LeaseState
 from jobs.expansion.load_cache import OpenLoads
 from jobs.expansion.load_sums import JobLoad
@@ -40,7 +39,7 @@ def job(number: int = 1, left_s: float = 3600.0, **fields: object) -> JobLoad:
 
 
 def snapshot(loads: OpenLoads, **validating: ValidatingFiles) -> BacklogSnapshot:
-    return BacklogSnapshot(NOW_S, loads.backlog.copy(), loads.epochs(), validating)
+    return BacklogSnapshot(NOW_S, loads.backlog.copy().by_octave(NOW_S), loads.epochs(), validating)
 
 
 def with_jobs(*loads: JobLoad) -> OpenLoads:
@@ -52,8 +51,13 @@ def with_jobs(*loads: JobLoad) -> OpenLoads:
 
 
 def test_the_octaves_begin_at_two_seconds_and_end() -> None:
-    lefts = [float("-inf"), -1.0, 0.0, 1.9, 2.0, 3.9, 4.0, 3600.0, 1e300]
-    assert [octave(left_s) for left_s in lefts] == [0, 0, 0, 0, 1, 1, 2, 11, 32]
+    lefts = [-1e12, -1.0, 0.0, 1.9, 2.0, 3.9, 4.0, 3600.0, 1e15]
+    found = []
+    for left_s in lefts:
+        sums = BacklogSums()
+        sums.replace(None, job(left_s=left_s))
+        found += sums.copy().by_octave(NOW_S)["pool"]
+    assert [one.octave for one in found] == [0, 0, 0, 0, 1, 1, 2, 11, 32]
 
 
 def test_a_record_tells_the_work_without_a_row_by_octave_and_endpoint() -> None:
@@ -108,11 +112,11 @@ def test_files_that_are_validated_count_for_a_pool_without_items() -> None:
 
 def test_the_farthest_octaves_are_merged_into_nearer_ones() -> None:
     work = [
-        (BacklogPlace(f"/v1/{n}", False, k), BacklogWork(1, 2, 3, NOW_S + 2.0**k))
+        OctaveWork(k, f"/v1/{n}", False, BacklogWork(1, 2, 3, NOW_S + 2.0**k))
         for n in range(5)
         for k in range(1, 21)
     ]
-    buckets = buckets_of(work, NOW_S)
+    buckets = buckets_of(work)
     assert len(buckets) == 60 <= BACKLOG_BUCKETS_MAX
     assert sum(one.items for one in buckets) == 100
     last = [one for one in buckets if one.deadline_s == NOW_S + 2.0**12]
@@ -120,10 +124,8 @@ def test_the_farthest_octaves_are_merged_into_nearer_ones() -> None:
 
 
 def test_many_endpoints_of_one_octave_are_merged_into_the_largest() -> None:
-    work = [
-        (BacklogPlace(f"/v1/{n}", False, 0), BacklogWork(n + 1, 0, 0, NOW_S)) for n in range(100)
-    ]
-    buckets = buckets_of(work, NOW_S)
+    work = [OctaveWork(0, f"/v1/{n}", False, BacklogWork(n + 1, 0, 0, NOW_S)) for n in range(100)]
+    buckets = buckets_of(work)
     assert len(buckets) == BACKLOG_BUCKETS_MAX
     assert sum(one.items for one in buckets) == 5050
     largest = max(buckets, key=lambda one: one.items)
@@ -163,9 +165,9 @@ def test_a_job_without_items_left_leaves_nothing(is_blocked: bool) -> None:
     sums = BacklogSums()
     before = job(1)
     sums.replace(None, before, is_blocked=is_blocked)
-    assert sums.by_pool
+    assert sums.places()
     after = before._replace(emitted=100, terminal=100)
     sums.replace(before, after, is_blocked=is_blocked)
-    assert sums.by_pool == {}
+    assert sums.places() == {}
     sums.replace(after, None, is_blocked=is_blocked)
-    assert sums.by_pool == {}
+    assert sums.places() == {}
