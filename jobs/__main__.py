@@ -20,7 +20,6 @@ from core.runtime.role_lifecycle import report_ready, run_role
 from core.runtime.shutdown import stop_on_signals
 from core.settings import read_all
 from jobs import metrics
-from jobs.expansion.backlog_publisher import BacklogPublisher
 from jobs.expansion.expander import Expander
 from jobs.expansion.intake_loop import IntakeLoop
 from jobs.expansion.job_loads import ROLE
@@ -116,10 +115,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         )
         relay = OutboxRelay(engine, producers[1], clock)
         threads = SupervisedThreads(stop, away_s_max=settings.away_s_max, clock=clock)
-        backlog = BacklogPublisher(engine, loads, producers[1], clock, holder, random.random)
         _start_log_tasks(threads, publisher, _past_controls(kafka, producers[1], clock, stop))
         threads.start_periodic(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.start("backlog", backlog.run_once, lambda: stop.wait(backlog.pause_s()))
         threads.start_periodic(0.0, "capacity", partial(_read_capacity, tail, capacities))
         periodic = PeriodicDeps(
             settings=settings,

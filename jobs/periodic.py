@@ -1,5 +1,6 @@
-"""Periodic tasks of intake: re-emission, resume, retries, expiry, quarantines, appended files."""
+"""Periodic tasks of intake: repairs, resume, retries, expiry, quarantines, backlog, appends."""
 
+import random
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -8,6 +9,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from jobs import metrics
+from jobs.expansion.backlog_publisher import BacklogPublisher
 from jobs.expansion.load_cache import RECONCILE_INTERVAL_S, LoadCache
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.result_partitions import CHECK_INTERVAL_S
@@ -29,7 +31,7 @@ from storage.objects.object_store import ObjectStore
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 
-PRODUCERS: Final = 3
+PRODUCERS: Final = 4
 """One producer for each sending thread: the backlog of one leaves the others their queues."""
 
 _STALL_CHECKS_PER_LIMIT: Final = 10
@@ -59,7 +61,7 @@ def start_periodic_tasks(
 ) -> ActiveLeases:
     """Start one thread for each task; return the leases on appends, to release at the end."""
     settings, engine, clock = deps.settings, deps.engine, deps.clock
-    stall_producer, retry_producer, resume_producer = producers
+    stall_producer, retry_producer, resume_producer, backlog_producer = producers
     expected_output = deps.capacities.expected_output
     emitter = ReEmitter(engine, deps.objects, stall_producer, deps.leases, expected_output)
     stalls = StallRecovery(engine, emitter, StallWatch(settings.stall_limit_s), deps.loads)
@@ -93,6 +95,7 @@ def start_periodic_tasks(
     threads.start_periodic(settings.expiry_interval_s, "expiry", sweep)
     quarantines = QuarantineSweep(engine)
     threads.start_periodic(_QUARANTINE_INTERVAL_S, "quarantines", quarantines.run_once)
+    _start_backlog(threads, deps, backlog_producer)
     leases = create_leases(engine, ROLE, deps.holder, settings)
     threads.start_periodic(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
     validation = replace(deps.validation, leases=leases)
@@ -101,6 +104,16 @@ def start_periodic_tasks(
         appends = AppendValidator(engine, queue, validation)
         threads.start_periodic(_APPEND_INTERVAL_S, name, appends.run_once)
     return leases
+
+
+def _start_backlog(
+    threads: SupervisedThreads, deps: PeriodicDeps, producer: RecordProducer
+) -> None:
+    backlog = BacklogPublisher(
+        deps.engine, deps.loads, producer, deps.clock, deps.holder, random.random
+    )
+    stop = deps.validation.stop
+    threads.start("backlog", backlog.run_once, lambda: stop.wait(backlog.pause_s()))
 
 
 def create_leases(

@@ -124,9 +124,10 @@ class BacklogSums:
 
     def places(self) -> dict[BacklogPlace, BacklogWork]:
         """Return all sums by place."""
-        columns = (self._items, self._prompt, self._output)
         return {
-            place: BacklogWork(*(column[row] for column in columns), self._deadlines[row])
+            place: BacklogWork(
+                self._items[row], self._prompt[row], self._output[row], self._deadlines[row]
+            )
             for place, row in self._rows.items()
         }
 

@@ -85,7 +85,7 @@ class ExpansionProcess:
     def lease_states(self) -> dict[UUID, bool]:
         """Return the leased jobs of all processes, and whether each lease is suspended."""
         with self.engine.begin() as connection:
-            return find_leases(connection)
+            return {job_id: one.is_suspended for job_id, one in find_leases(connection).items()}
 
     def claim(self) -> None:
         """Lease all jobs without a holder."""

@@ -16,6 +16,7 @@ from jobs import metrics
 from jobs.errors import InvalidFieldError, UploadedFileNotFoundError
 from jobs.expansion.job_loads import OPEN
 from jobs.input.input_files import appended_files
+from jobs.input.token_sums import BYTES_PER_TOKEN, LINE_OVERHEAD_BYTES
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.re_emit import ReEmitter
@@ -294,3 +295,21 @@ def test_postgres_lets_a_total_grow_until_it_is_final(site: Site) -> None:
     with site.engine.begin() as connection:
         assert job_row(connection, site.job_id).total_count == 6
         assert appended_files(connection, [site.job_id]) == {}
+
+
+def test_the_tokens_of_an_appended_file_are_added_unless_those_before_are_unknown(
+    site: Site,
+) -> None:
+    site.append(line("b-0"))
+    site.validator.run_once()
+    assert site.states() == ["accepted"]
+    assert site.row().estimated_prompt_tokens is None
+    known = sa.update(jobs).values(estimated_prompt_tokens=100, estimated_output_tokens=50)
+    execute(site.engine, known)
+    site.append(line("c-0"), line("c-1"))
+    site.append(line("d-0"), line("d-0"))  # refused
+    site.validator.run_once()
+    assert site.states() == ["accepted", "accepted", "refused"]
+    added = 2 * ((len(line("c-0")) - LINE_OVERHEAD_BYTES) // BYTES_PER_TOKEN)
+    assert site.row().estimated_prompt_tokens == 100 + added
+    assert site.row().estimated_output_tokens == 50

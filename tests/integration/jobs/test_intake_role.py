@@ -29,7 +29,9 @@ from tests.integration.jobs.rows import (
 from tests.support.capacity_records import capacity_record
 from tests.support.until import until
 from topics.clients.producer import RecordProducer
-from topics.records.catalogue import CAPACITY, EVENTS, RESULTS
+from topics.records.catalogue import BACKLOG, CAPACITY, EVENTS, RESULTS
+from topics.records.codec import decode
+from topics.records.scaling import Backlog
 from topics.settings import KafkaSettings
 
 WINDOW = 500
@@ -151,6 +153,35 @@ def test_jobs_are_validated_and_expanded_within_the_window(
     assert indexes(kafka) == list(range(1000))
     assert len(records_of(kafka, EVENTS)) == 1
     assert records_of(kafka, CAPACITY)
+
+
+def test_the_backlog_is_published_until_the_work_has_ended(
+    site: Site,
+    kafka: KafkaSettings,
+    env: dict[str, str],
+    store_lines: Callable[[str, int], None],
+) -> None:
+    def published() -> list[Backlog]:
+        records = records_of(kafka, BACKLOG)
+        return [decode(Backlog, one.value, one.headers) for one in records]
+
+    store_lines("in", 1000)
+    with running(env):
+        (job_id,) = site.add_jobs(1)
+        until(lambda: any(record.buckets for record in published()))
+        (bucket,) = published()[-1].buckets
+        (job,) = site.rows()
+        assert (bucket.items, bucket.endpoint) == (1000, job.endpoint)
+        assert bucket.prompt_tokens == job.estimated_prompt_tokens > 0
+        assert bucket.output_tokens == 0
+        execute(
+            site.engine,
+            sa.update(jobs)
+            .where(jobs.c.id == job_id)
+            .values(close_reason="cancelled", state="cancelling"),
+        )
+        until(lambda: not published()[-1].buckets)
+    assert {record.pool for record in published()} == {"pool-small"}
 
 
 def test_an_unknown_pool_gets_one_chunk(

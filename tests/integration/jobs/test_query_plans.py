@@ -23,6 +23,7 @@ from jobs.store.keyset_pages import PageCursor, page_query
 from jobs.store.removable_objects import removal_query
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
+from jobs.validation.validating_files import VALIDATING
 from tests.integration.jobs.plans import plan
 
 pytestmark = pytest.mark.timeout(300)
@@ -167,6 +168,7 @@ MISSING = sa.text(MISSING_INDEXES.text).bindparams(
     ("query", "is_in_order"),
     [
         (loads_query(JobKind.BATCH).where(OPEN), False),
+        (VALIDATING, False),
         (requests_query(["pool"], 9), False),
         (claimable("intake", 9, sa.and_(EXPANSION_DUE, jobs.c.id.in_([UUID(int=1)]))), False),
         (claimable("intake", 9, jobs.c.state == "validating"), False),
@@ -175,7 +177,17 @@ MISSING = sa.text(MISSING_INDEXES.text).bindparams(
         (claim_query(CLAIM_MAX), True),
         (MISSING, False),
     ],
-    ids=["loads", "requests", "expansion", "validation", "expiry", "resume", "outbox", "missing"],
+    ids=[
+        "loads",
+        "files",
+        "requests",
+        "expansion",
+        "validation",
+        "expiry",
+        "resume",
+        "outbox",
+        "missing",
+    ],
 )
 def test_a_polling_query_uses_indexes(
     engine: sa.Engine, query: sa.ClauseElement, is_in_order: bool

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from core.states import JobState
 from jobs.input.line_checks import ErrorCode, LineError
+from jobs.input.token_sums import Tokens
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import job_leases, jobs
@@ -23,7 +24,7 @@ from tests.support.until import until
 SMALL = ModelVersion(
     "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
 )
-VALID = ValidationResult(7, SMALL)
+VALID = ValidationResult(7, SMALL, tokens=Tokens(700, 70))
 INVALID = ValidationResult(
     2, None, (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 2),), 150
 )
@@ -77,6 +78,7 @@ def test_a_verdict_respects_what_happened_during_validation(
     assert (job.failed_at is not None) == (job.state == "failed")
     if result is VALID:
         assert (job.model, job.model_version, job.pool) == ("small", "1", "pool-small")
+        assert (job.estimated_prompt_tokens, job.estimated_output_tokens) == (700, 70)
     else:
         assert job.errors == [error.as_json() for error in INVALID.errors]
     assert job.error_count == result.error_count
