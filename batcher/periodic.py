@@ -14,6 +14,8 @@ from batcher.outbound.service_publisher import ServicePublisher
 from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
 from batcher.queueing.maintenance import QueueMaintenance
+from batcher.queueing.pool_arrivals import PoolArrivals
+from batcher.queueing.pool_demand import demand_of_pools
 from batcher.queueing.queue_levels import PoolQueue
 from batcher.queueing.queues import Queues
 from batcher.queueing.tenant_service import pool_shares, prune_service, report_service
@@ -50,6 +52,7 @@ class PeriodicTasks:
 
     job_class: str
     queues: Queues
+    arrivals: PoolArrivals
     ledger: CreditLedger
     acks: OrderedAcks
     record_handler: RecordHandler
@@ -103,7 +106,7 @@ class PeriodicTasks:
         """
         waiting = dict.fromkeys(self.ledger.pools, 0) | self._servable()
         shares = pool_shares(self.queues, self.exchange, now_s=self.clock.monotonic_s())
-        self.demand.publish(waiting, shares)
+        self.demand.publish(waiting, shares, demand_of_pools(self.queues, self.arrivals))
 
     def publish_new_demand(self) -> None:
         """Publish demand if a pool has waiting items that the last record did not name."""

@@ -32,6 +32,7 @@ from batcher.policy.service_restore import Leads
 from batcher.policy.sticky_partitioner import STICKY_S
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import QueueMaintenance
+from batcher.queueing.pool_arrivals import PoolArrivals
 from batcher.queueing.queue_discipline import QueueDiscipline
 from batcher.queueing.queue_levels import PoolQueue
 from batcher.queueing.queues import Queues
@@ -146,6 +147,7 @@ class Batcher:
         self._leads: Leads = {}  # of tenants by reports from before this start
         self._exchange = ServiceExchange(client_id, job_class)
         self._compute = ComputeModel()
+        self._arrivals = PoolArrivals()
         self._clock = DatabaseClock(clock, deps.read_database_time)
         self._check_commits = deps.check_commits
         self._app = build_app(kafka, settings, deps.datadir)
@@ -179,6 +181,7 @@ class Batcher:
             obsolete_items=obsolete_items,
             find_finished=deps.find_finished,
             clock=deps.clock,
+            arrivals=self._arrivals,
         )
         self._fetcher = RecordFetcher(
             deps.kafka, REQUESTS[settings.job_class], client_id=f"{identity.batcher_id}-deferred"
@@ -226,6 +229,7 @@ class Batcher:
         self._periodic = PeriodicTasks(
             job_class=settings.job_class,
             queues=queues,
+            arrivals=self._arrivals,
             ledger=self._ledger,
             acks=acks,
             record_handler=self._record_handler,

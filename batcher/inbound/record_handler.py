@@ -12,12 +12,14 @@ from batcher.inbound.unreadable_records import read_chunk
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.deferred_records import DeferredRecord
 from batcher.queueing.drop_policy import ObsoleteItems
+from batcher.queueing.pool_arrivals import PoolArrivals
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from core.runtime.futures import run_in_daemon_thread
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
+from topics.records.chunks import is_requeued
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk
 
@@ -43,8 +45,13 @@ class RecordHandler:
         obsolete_items: ObsoleteItems,
         find_finished: FindFinishedItems | None,
         clock: Clock,
+        arrivals: PoolArrivals | None = None,
     ) -> None:
-        """Without `find_finished` redeliveries are not checked."""
+        """Without `find_finished` redeliveries are not checked.
+
+        `arrivals` counts the chunks that are delivered for the first time.
+        """
+        self._arrivals = PoolArrivals() if arrivals is None else arrivals
         self._queues, self._acks = queues, acks
         self._obsolete_items, self._find_finished = obsolete_items, find_finished
         self._clock = clock
@@ -103,6 +110,8 @@ class RecordHandler:
         chunk = _buffered(decoded, ticket, is_redelivery=is_redelivery)
         if self._obsolete_items.settle_if_obsolete(chunk):
             return
+        if not chunk.redelivered and not is_requeued(record):
+            self._arrivals.add(chunk)
         if self._queues.admits((chunk.job.tenant_id, chunk.job.pool)):
             self._accept(chunk, is_redelivery=is_redelivery)
             return

@@ -4,13 +4,23 @@ Intake emits every item once; batchers and GPU consumers emit requeued items aga
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
 from topics.clients.producer import OnDelivery, PartitionSender, RecordSender
 from topics.records.catalogue import REQUESTS
-from topics.records.codec import chunk_headers, encode
+from topics.records.codec import Headers, chunk_headers, encode
 from topics.records.partitioner import request_partition, shuffle_shard
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, JobRef
+
+REQUEUED_HEADER: Final = ("requeued", b"1")
+"""The header of a chunk that was read before, so that its items are no new arrivals."""
+
+
+def is_requeued(record: ReceivedRecord) -> bool:
+    """Return whether a record of `requests.*` is a requeued chunk. Older releases do not say so."""
+    return REQUEUED_HEADER in (record.headers or ())
 
 
 def split_into_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -68,7 +78,9 @@ def requeue_chunk(
     topic = REQUESTS[job_class].name
     own, *others = partitions_own_first(chunk, job_class)
     available = (n for n in (own, *others) if not sender.is_unavailable(topic, n))
-    _send(sender, chunk, job_class, next(available, own), on_delivery)
+    partition = next(available, own)
+    headers = [*chunk_headers(chunk, job_class), REQUEUED_HEADER]
+    _send(sender, chunk, job_class, partition, on_delivery, headers)
 
 
 def partitions_own_first(chunk: Chunk, job_class: str) -> list[int]:
@@ -104,6 +116,7 @@ def _send(
     job_class: str,
     partition: int,
     on_delivery: OnDelivery | None,
+    headers: Headers | None = None,
 ) -> None:
     job = chunk.job
     sender.send(
@@ -111,6 +124,6 @@ def _send(
         encode(chunk),
         partition=partition,
         key=b"%s\0%s" % (job.pool.encode(), job.tenant_id.bytes),
-        headers=chunk_headers(chunk, job_class),
+        headers=headers or chunk_headers(chunk, job_class),
         on_delivery=on_delivery,
     )

@@ -1,6 +1,7 @@
 """Goal: records of the batcher name their items' jobs, in index order."""
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from tests.support.clock import ManualClock
 from tests.support.recording_sender import SentRecords
 from tests.unit.batcher.builders import buffered, capacity, job_ref
 from topics.clients.dead_letter_sender import DeadLetterSender
-from topics.records.chunks import send_chunk
+from topics.records.chunks import REQUEUED_HEADER, send_chunk
 from topics.records.codec import NamedItems, chunk_headers, decode, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
@@ -288,7 +289,9 @@ async def test_requeued_chunk_equals_its_first_emission() -> None:
 
     sender.requeue(kept)
 
-    assert log.records == emitted.records
+    (requeued,), (first,) = log.records, emitted.records
+    assert requeued.headers == [*first.headers, REQUEUED_HEADER]
+    assert replace(requeued, headers=first.headers) == first
     assert decode(Chunk, log.records[0].value, log.records[0].headers).redelivered
     await asyncio.sleep(0)
     assert acknowledged == ["event"]

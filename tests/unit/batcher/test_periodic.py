@@ -5,8 +5,9 @@ from typing import Any, cast
 from batcher.outbound.demand_publisher import DemandPublisher
 from batcher.periodic import PeriodicTasks
 from batcher.policy.service_exchange import ServiceExchange
+from batcher.queueing.pool_arrivals import PoolArrivals
 from tests.unit.batcher.test_dispatcher import Bench
-from topics.records.records import LoadedModel
+from topics.records.records import LoadedModel, PoolDemand
 
 
 class FakeDemand:
@@ -14,9 +15,12 @@ class FakeDemand:
 
     published_pools: frozenset[str] = frozenset()
     waiting: dict[str, int]
+    pools: dict[str, PoolDemand]
 
-    def publish(self, waiting: dict[str, int], shares: dict[str, float]) -> None:
-        self.waiting = waiting
+    def publish(
+        self, waiting: dict[str, int], shares: dict[str, float], pools: dict[str, PoolDemand]
+    ) -> None:
+        self.waiting, self.pools = waiting, pools
 
 
 def periodic_of(bench: Bench, demand: FakeDemand) -> PeriodicTasks:
@@ -24,6 +28,7 @@ def periodic_of(bench: Bench, demand: FakeDemand) -> PeriodicTasks:
     return PeriodicTasks(
         job_class="bulk",
         queues=bench.queues,
+        arrivals=PoolArrivals(),
         ledger=bench.ledger,
         acks=bench.acks,
         record_handler=unused,
@@ -53,6 +58,14 @@ def test_items_whose_version_no_replica_has_are_not_demanded() -> None:
     bench.grant(0, replica="s", models=[LoadedModel("v2", "warm")])
     periodic.publish_demand()
     assert demand.waiting == {"p": 17}
+
+
+def test_demand_holds_the_tokens_of_its_pools() -> None:
+    bench, demand = Bench(), FakeDemand()
+    bench.items(3, job=1)
+    periodic_of(bench, demand).publish_demand()
+    (pool,) = demand.pools.values()
+    assert (pool.prompt_tokens, pool.arrived_items) == (30.0, 0)
 
 
 def test_credit_for_another_version_is_no_standstill() -> None:

@@ -13,6 +13,7 @@ from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.record_handler import RecordHandler
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
+from batcher.queueing.pool_arrivals import PoolArrivals
 from batcher.queueing.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
@@ -53,10 +54,12 @@ class Bench:
         *,
         end: int | None = None,  # of the partition when it is assigned
         bytes_max: int = 10**9,
+        deferred_max: int = 0,
     ) -> None:
         self.acknowledged: list[object] = []
         self.acks = OrderedAcks(self.acknowledged.append)
-        self.queues = Queues(items_max=100, bytes_max=bytes_max)
+        self.queues = Queues(items_max=100, bytes_max=bytes_max, deferred_max=deferred_max)
+        self.arrivals = PoolArrivals()
         self.states = JobStates()
         self.dead_callers: set[UUID] = set()
         self.reported: list[tuple[ReceivedRecord, OnDelivery]] = []
@@ -73,6 +76,7 @@ class Bench:
             ),
             find_finished=None if finished is None else self._find_finished,
             clock=SystemClock(),
+            arrivals=self.arrivals,
         )
         if end is not None:
             self.handler.on_assign({PARTITION: end})
