@@ -5,6 +5,7 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 import uvloop
 
@@ -23,14 +24,22 @@ from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
 from gpu_consumers.flow_control.loading_state import LoadingState
+from gpu_consumers.flow_control.replica_state import Lifecycle, ReplicaState
 from gpu_consumers.flow_control.warm_model import WarmModel
 from gpu_consumers.model_start import prepared_engine, start_engine, warm_up_engine
 from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
 from gpu_consumers.settings import HostSettings, ReplicaSettings
+from gpu_consumers.spot.notice_source import (
+    ReadNotice,
+    read_file_notice,
+    read_url_notice,
+    watch_notice,
+)
+from gpu_consumers.standby.standby import stand_by
 from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
-from gpu_consumers.wiring import build_replica, classes_of, new_replica_id
+from gpu_consumers.wiring import build_replica, classes_of, new_replica_id, new_replica_state
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from topics.clients.admin import TopicAdmin
@@ -101,9 +110,10 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
         untrusted.append(failure)
         stop.set()
 
-    replica_id = new_replica_id(settings)
+    replica_id, state = new_replica_id(settings), new_replica_state(settings)
     async with contextlib.AsyncExitStack() as stack:
-        async with _loading(settings, kafka, engine_settings, replica_id) as loading:
+        await stack.enter_async_context(_notices_watched(settings, state, stop))
+        async with _loading(settings, kafka, engine_settings, replica_id, state) as loading:
             prepared = prepared_engine(
                 engine_settings, kafka, objects, loading=loading, stop=stop, on_untrusted=leave
             )
@@ -115,6 +125,10 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             await asyncio.gather(start, processes.read_predecessors())
             await warm_up_engine(engine, engine_settings, loading, stop)
             await processes.rest(stop)
+            if settings.standby and not await _joins(
+                settings, kafka, engine, state, replica_id=replica_id, stop=stop
+            ):
+                return
         replica, closing = build_replica(
             settings,
             kafka,
@@ -126,6 +140,7 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             host=processes.host,
             served=warm_model(engine_settings, engine),
             replica_id=replica_id,
+            state=state,
         )
         with closing:
             report_ready()
@@ -147,20 +162,70 @@ def warm_model(settings: EngineSettings, engine: Engine) -> WarmModel:
     )
 
 
+async def _joins(
+    settings: ReplicaSettings,
+    kafka: KafkaSettings,
+    engine: Engine,
+    state: ReplicaState,
+    *,
+    replica_id: str,
+    stop: threading.Event,
+) -> bool:
+    """Stay in standby; return whether to join the groups, rather than to end."""
+    state.set_lifecycle(Lifecycle.ASLEEP)
+    report_ready()
+    reason = await stand_by(
+        engine, kafka, pool=settings.pool, replica_id=replica_id, clock=SystemClock(), stop=stop
+    )
+    state.set_lifecycle(Lifecycle.DRAINING if reason is None else Lifecycle.STARTING)
+    return reason is not None
+
+
+@contextlib.asynccontextmanager
+async def _notices_watched(
+    settings: ReplicaSettings, state: ReplicaState, stop: threading.Event
+) -> AsyncIterator[None]:
+    """Drain during the block, as on a signal, when the GPU is about to be taken away."""
+    sources: list[ReadNotice] = []
+    if settings.notice_file is not None:
+        sources.append(partial(read_file_notice, settings.notice_file))
+    if settings.notice_url is not None:
+        sources.append(partial(read_url_notice, settings.notice_url))
+    if not sources:
+        yield
+        return
+
+    def leave(leaves_at_s: float) -> None:
+        metrics.SPOT_NOTICES.inc()
+        state.set_notice(leaves_at_s)
+        stop.set()
+
+    watching = asyncio.create_task(watch_notice(sources, leave, clock=SystemClock(), stop=stop))
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
 @contextlib.asynccontextmanager
 async def _loading(
-    settings: ReplicaSettings, kafka: KafkaSettings, engine: EngineSettings, replica_id: str
+    settings: ReplicaSettings,
+    kafka: KafkaSettings,
+    engine: EngineSettings,
+    replica_id: str,
+    state: ReplicaState,
 ) -> AsyncIterator[LoadingState]:
-    """Publish during the block that the model loads, if that takes long or it has a version.
+    """Publish during the block that the replica starts, or sleeps.
 
     It lasts until the replica is built, whose first record replaces those of the block.
     """
     producer = RecordProducer(kafka, client_id=f"{replica_id}-loading", linger_ms=0)
     version = engine.model_version or ""
-    loading = LoadingState(producer, replica_id, settings.pool, classes_of(settings), version)
-    publishes = bool(version) or engine.kind == "vllm"
+    loading = LoadingState(
+        producer, replica_id, settings.pool, classes_of(settings), version, state
+    )
     try:
-        async with loading.published() if publishes else contextlib.nullcontext():
+        async with loading.published():
             yield loading
     finally:
         producer.close()

@@ -72,6 +72,11 @@ ITEMS_PREEMPTED = Counter(
     "millrace_items_preempted_total",
     "Executions of bulk items that were aborted for a waiting online call, and run again",
 )
+ASLEEP = Gauge("millrace_replica_asleep", "1 while this replica is in standby, 0 otherwise")
+WAKES = Counter("millrace_replica_wakes_total", "Times that this replica left standby", ["reason"])
+SPOT_NOTICES = Counter(
+    "millrace_spot_notices_total", "Notices that the GPU of this replica is taken away"
+)
 ENGINE = Info("millrace_engine", "The engine that this replica runs")
 CALLS_RUNNING = Gauge("millrace_calls_running", "Online calls in flight on this replica")
 FIRST_PIECE_SECONDS = Histogram(

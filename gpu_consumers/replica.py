@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from core.clock import Clock, SystemClock
 from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.class_workers import REVOKE_S_MAX, ClassWorker
 from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, PoolHealth
+from gpu_consumers.flow_control.replica_state import Lifecycle, ReplicaState
 from gpu_consumers.inflight.batch_run import DeliveredBatch
+from gpu_consumers.spot.spot_notice import drain_grace_s
 from topics.clients.offset_tracker import Partition
 from topics.records.received_record import ReceivedRecord
 from topics.tail_readers.tail_reader_thread import TailReaderThread
@@ -40,6 +43,8 @@ class Replica:
     background: Sequence[BackgroundWork] = ()  # each runs until cancelled
     failures: Sequence[asyncio.Future[None]] = ()  # each ends the process
     shutdown_grace_s: float
+    state: ReplicaState = field(default_factory=ReplicaState)
+    clock: Clock = field(default_factory=SystemClock)
     _stop_consumers: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -49,6 +54,8 @@ class Replica:
 
     async def run(self, stop: threading.Event) -> None:
         """Serve until `stop`; then finish what the grace period allows and requeue the rest.
+
+        After a spot notice the grace period lasts until shortly before the GPU goes.
 
         Raises EngineDeadError, DeliveryError, SchemaTooNewError, KafkaUnavailableError: the batches
         that run then are not committed, and are redelivered.
@@ -120,10 +127,16 @@ class Replica:
             worker.capacity.apply_demand(records)
 
     async def _drain(self) -> None:
+        self.state.set_lifecycle(Lifecycle.DRAINING)
         for worker in self.workers:
             worker.drain()
         self.pool.close()
-        await self.tasks.wait_all(self.shutdown_grace_s)
+        grace_s = drain_grace_s(
+            self.state.leaves_at_s,
+            now_s=self.clock.wall_s(),
+            shutdown_grace_s=self.shutdown_grace_s,
+        )
+        await self.tasks.wait_all(grace_s)
         for worker in self.workers:
             worker.requeue_all()
         await self.tasks.wait_all(_LEAVE_S)

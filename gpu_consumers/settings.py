@@ -1,10 +1,14 @@
 """Settings of a GPU consumer process and of the machine that it runs on."""
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from core.settings import Settings
+from gpu_consumers.spot.spot_notice import check_notice_url
+
+_NAME_PATTERN = r"^([a-z0-9][a-z0-9._-]{0,62})?$"
 
 
 class ReplicaSettings(Settings):
@@ -48,12 +52,40 @@ class ReplicaSettings(Settings):
     shutdown_grace_s: float = Field(default=8.0, ge=0, le=3600)
     """Time to finish running items on SIGTERM; the rest is requeued."""
 
+    type: str = Field(default="", pattern=_NAME_PATTERN)
+    """Type of the GPU, as the scaling policy names it. Default: not known."""
+
+    zone: str = Field(default="", pattern=_NAME_PATTERN)
+    """Zone of the GPU, as the scaling policy names it. Default: not known."""
+
+    spot: bool = False
+    """Whether the GPU is spot capacity, which may be taken away. Default: no."""
+
+    standby: bool = False
+    """Load and warm the model, but join no group until the autoscaler orders it, or until none has
+    scaled the pool for 15 s. Default: no."""
+
+    notice_file: Path | None = None
+    """A file that appears when the GPU is about to be taken away; it may hold the time (ISO 8601).
+    The replica then drains. Default: none."""
+
+    notice_url: str | None = None
+    """The same as a URL of plain HTTP on a loopback or link-local address, asked each second: an
+    answer 200 is the notice. Default: none."""
+
     unavailable_backoff_s_max: float = Field(default=10.0, gt=0, le=300)
     """Longest pause before an unavailable pool is probed with one item."""
 
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of the metrics endpoint; none by default, 0 picks a free port."""
+
+    @field_validator("notice_url")
+    @classmethod
+    def _check_notice_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_notice_url(value)
+        return value
 
 
 class HostSettings(Settings):

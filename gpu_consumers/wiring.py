@@ -19,12 +19,13 @@ from gpu_consumers.bulk.waiting_batches import WaitingBatches
 from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness, ObsoleteBatchAborter
 from gpu_consumers.class_workers import BulkWorker, ClassWorker, OnlineWorker
 from gpu_consumers.engine_watchdog import watch_progress
-from gpu_consumers.engines.engine import Engine
+from gpu_consumers.engines.engine import Engine, use_of
 from gpu_consumers.flow_control.capacity_publisher import (
     CapacityPublisher,
     PoolHealth,
     ReplicaIdentity,
 )
+from gpu_consumers.flow_control.replica_state import GpuPlace, Lifecycle, ReplicaState
 from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
@@ -77,11 +78,18 @@ class _SharedDeps:
     attribution: CrashAttribution
     pool: PoolHealth
     served: WarmModel
+    state: ReplicaState
 
 
 def new_replica_id(settings: ReplicaSettings) -> str:
     """Return the id of a new process."""
     return f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
+
+
+def new_replica_state(settings: ReplicaSettings) -> ReplicaState:
+    """Return the state of a replica that starts, on the GPU that its settings name."""
+    place = GpuPlace(gpu_type=settings.type, zone=settings.zone, is_spot=settings.spot)
+    return ReplicaState(place=place, lifecycle=Lifecycle.STARTING)
 
 
 def classes_of(settings: ReplicaSettings) -> tuple[str, ...]:
@@ -101,15 +109,19 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     host: HostHealth | None = None,
     served: WarmModel = ANY_VERSION,
     replica_id: str | None = None,
+    state: ReplicaState | None = None,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
 
     `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
     fails when the engine runs bulk items and ends none of them for `silence_s_max`. Without `host`
     nothing is known of the host, and it counts as proven. `served` is the model, which is warm.
-    `replica_id` is the one that was published while the model was loaded.
+    `replica_id` and `state` are those that were published while the model was loaded.
     """
     loop = asyncio.get_running_loop()
+    state = state or new_replica_state(settings)
+    state.engine_use = partial(use_of, engine)
+    state.set_lifecycle(Lifecycle.WARM)
     replica_id = replica_id or new_replica_id(settings)
     clock, closing = SystemClock(), contextlib.ExitStack()
     producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True)
@@ -132,6 +144,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
             clock,
             database_time=database_time,
             has_suspects=attribution.has_suspects,
+            state=state,
         )
         for job_class in classes_of(settings)
     }
@@ -153,6 +166,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
         attribution=attribution,
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
         served=served,
+        state=state,
     )
     liveness = BatchLiveness(controls, database_time, clock)
     replica = _replica(shared, capacities, liveness, control_changed, silence_s_max)
@@ -204,6 +218,8 @@ def _replica(
         background=background,
         failures=failures,
         shutdown_grace_s=shared.settings.shutdown_grace_s,
+        state=shared.state,
+        clock=shared.clock,
     )
 
 

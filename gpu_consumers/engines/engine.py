@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -18,6 +18,14 @@ class SlotCounts:
     waiting: int  # online calls without a slot
     idle: int = 0  # bulk items without a slot although one is free for bulk
     refused: int = 0  # refusals of a busy upstream since the start: they show that it responds
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUse:
+    """How full an engine is."""
+
+    waiting: int = 0  # sequences that wait in the engine
+    kv_use: float = 0.0  # part of its KV cache that is in use, 0 to 1; 0 if it has no figure
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -139,3 +147,38 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Release the engine and its processes; nothing is executing."""
+
+
+@runtime_checkable
+class ReportsUse(Protocol):
+    """The optional part of an `Engine` that knows how full it is."""
+
+    @property
+    def use(self) -> EngineUse:
+        """How full the engine is now."""
+
+
+@runtime_checkable
+class CanSleep(Protocol):
+    """The optional part of an `Engine` that frees its memory while it waits for its first work.
+
+    Nothing executes from `sleep` until `wake` has returned.
+    """
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether the device and the options of the started engine allow it."""
+
+    async def sleep(self) -> None:
+        """Free the memory of the device; the weights stay in that of the host.
+
+        Raises EngineDeadError.
+        """
+
+    async def wake(self) -> None:
+        """Undo `sleep`; return when an item can run. Raises EngineDeadError."""
+
+
+def use_of(engine: object) -> EngineUse:
+    """Return how full an engine is; zeros of one that does not know."""
+    return engine.use if isinstance(engine, ReportsUse) else EngineUse()

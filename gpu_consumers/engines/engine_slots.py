@@ -9,7 +9,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, SlotCounts, UsageMeter
+from gpu_consumers.engines.engine import (
+    EmitEvent,
+    EngineAnswer,
+    EngineUse,
+    SlotCounts,
+    UsageMeter,
+)
 
 
 def square_root_headroom(total: int) -> int:
@@ -49,6 +55,16 @@ class EngineSlots:
         """Slots in use, and what waits for one."""
         idle = self.count_waiting_bulk() if self._bulk_available() > 0 else 0
         return SlotCounts(self._bulk, self._online, len(self._waiting), idle, self.refused_count)
+
+    @property
+    def waiting_count(self) -> int:
+        """Bulk items and online calls without a slot."""
+        return self.count_waiting_bulk() + len(self._waiting)
+
+    @property
+    def used_share(self) -> float:
+        """The part of the slots that is in use, 0 to 1."""
+        return (self.total - self._free) / self.total
 
     async def acquire_online(self) -> None:
         """Acquire a slot for an online call, in order of arrival; pair with `release_online`."""
@@ -133,6 +149,11 @@ class SlottedEngine(ABC):
     def slots(self) -> SlotCounts:
         """See `Engine`."""
         return self._slots.counts
+
+    @property
+    def use(self) -> EngineUse:
+        """See `ReportsUse`; what has no slot waits."""
+        return EngineUse(self._slots.waiting_count)
 
     @property
     def engine_hash(self) -> str:

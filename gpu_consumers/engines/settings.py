@@ -226,6 +226,10 @@ class EngineSettings(Settings):
     """vllm: time for the requests that warm up a new engine; a replica that is not warm by then
     ends, and serves nothing. Default 120 s."""
 
+    vllm_sleep_mode: bool = False
+    """vllm on a GPU with CUDA: load with vLLM's sleep mode, in which a replica in standby keeps
+    its weights in the memory of the host and frees the GPU. Default: no."""
+
     vllm_unbounded_grammars: bool = False
     """vllm: accept context-free grammars, structural tags and any pattern in bodies. Some stop the
     engine for seconds at each token: for tenants who trust each other. Default: no."""

@@ -23,6 +23,8 @@ from gpu_consumers.flow_control.grants import (
 )
 from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
 from gpu_consumers.flow_control.output_samples import OutputSamples
+from gpu_consumers.flow_control.replica_state import ReplicaState
+from gpu_consumers.flow_control.token_load import TokenLoad
 from gpu_consumers.flow_control.token_usage import TokenUsage
 from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from topics.clients.offset_tracker import Partition
@@ -65,7 +67,7 @@ class CapacityPublisher:
     All methods are called on the event loop.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each one is an option
         self,
         identity: ReplicaIdentity,
         producer: RecordProducer,
@@ -74,13 +76,18 @@ class CapacityPublisher:
         *,
         database_time: DatabaseTime | None = None,
         has_suspects: Callable[[], bool] = lambda: False,
+        state: ReplicaState | None = None,
     ) -> None:
         """Publish nothing until `run`.
 
         `concurrency` is called at each round, because an engine may adapt it. `database_time`
         receives the time that batchers publish. `has_suspects` returns whether an item here may
-        crash the process: batchers then prefer other replicas.
+        crash the process: batchers then prefer other replicas. `state` is that of the replica,
+        shared by its classes; None: it is warm, and its GPU is not known.
         """
+        self._state = state or ReplicaState()
+        self._state.on_change.append(self.publish_soon)
+        self._load = TokenLoad()
         self._database_time = database_time
         self._identity, self._producer = identity, producer
         self._concurrency, self._clock, self._has_suspects = concurrency, clock, has_suspects
@@ -130,6 +137,7 @@ class CapacityPublisher:
         now_s = self._clock.monotonic_s()
         self._in_flight += count
         self._in_flight_jobs.add(batch, count, now_s=now_s)
+        self._load.add(batch, count)
         self._rate.mark_busy(self._in_flight, now_s=now_s)
         if self._is_of_epoch(batch):
             self._grants.add_arrived(batch.batcher_id, count)
@@ -140,6 +148,7 @@ class CapacityPublisher:
         """Count `count` items of `batch` as ended, whether answered, dropped or requeued."""
         self._in_flight -= count
         self._in_flight_jobs.remove(batch, count)
+        self._load.remove(batch, count)
         if not self._in_flight:
             self._rate.mark_idle(now_s=self._clock.monotonic_s())
         self._ended += count
@@ -272,7 +281,7 @@ class CapacityPublisher:
 
     def _capacity(self, now_s: float) -> Capacity:
         """Return the record; the one that holds jobs or means must be sent."""
-        limit = self._limit()
+        limit, state, use = self._limit(), self._state, self._state.engine_use()
         return Capacity(
             replica_id=self._identity.replica_id,
             epoch=self._epoch,
@@ -288,6 +297,15 @@ class CapacityPublisher:
             output_means=self.output_samples.means_to_publish(now_s=now_s),
             compute=self.usage.rates.measured(),
             models=self._identity.served.loaded(),
+            lifecycle=state.lifecycle.value,
+            gpu_type=state.place.gpu_type,
+            zone=state.place.zone,
+            spot=state.place.is_spot,
+            load_tokens=self._load.tokens,
+            tokens_per_s=self.usage.rates.tokens_per_s,
+            waiting=use.waiting,
+            kv_use=use.kv_use,
+            leaves_at_s=state.leaves_at_s,
         )
 
     def _send_capacity(self, capacity: Capacity, now_s: float) -> None:

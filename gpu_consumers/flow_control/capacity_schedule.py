@@ -48,7 +48,7 @@ class CapacitySchedule:
 def state_has_changed(before: Capacity, newest: Capacity) -> bool:
     """Return whether readers must learn of the difference before the next repetition.
 
-    Grants do not count, and a rate counts from `RATE_FACTOR` on.
+    Grants do not count, nor does the load of the engine, and a rate counts from `RATE_FACTOR` on.
     """
     low, high = sorted((before.items_per_s, newest.items_per_s))
     return (
@@ -58,6 +58,8 @@ def state_has_changed(before: Capacity, newest: Capacity) -> bool:
         or before.epoch != newest.epoch
         or before.partitions != newest.partitions
         or before.models != newest.models
+        or before.lifecycle != newest.lifecycle
+        or before.leaves_at_s != newest.leaves_at_s
         or newest.in_flight_jobs is not None
         or newest.output_means is not None
         or high > RATE_FACTOR * low

@@ -11,6 +11,7 @@ windows there are: tokens count in the window in which their answer ends, though
 was spent before.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +29,9 @@ _WINDOW_WEIGHT: Final = 0.98  # of all earlier windows; about the last 50 count
 _RIDGE: Final = 0.01
 _PRIOR_WINDOWS: Final = 0.25
 """Windows that the prior ratio counts for."""
+
+_RATE_WEIGHT: Final = 0.3
+"""Weight of the newest full window in `ComputeRates.tokens_per_s`."""
 
 
 @dataclass(slots=True)
@@ -73,6 +77,9 @@ class _Fit:
 class ComputeRates:
     """The rates of one replica and class, by endpoint."""
 
+    tokens_per_s: float = 0.0
+    """Weighted tokens of answers in a second of full windows, smoothed; 0 before the first one. An
+    output token counts as `output_weight` prompt tokens; prompt tokens of a cache do not count."""
     _fits: dict[str, _Fit] = field(default_factory=dict)
     _rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     _window: dict[str, tuple[int, int]] = field(default_factory=dict)  # tokens, by endpoint
@@ -98,6 +105,7 @@ class ComputeRates:
         is_first, self._was_full = not self._was_full, was_full
         if is_first or not was_full or busy_s <= 0:
             return
+        self._add_rate(window, busy_s)
         costs = {endpoint: self._cost(endpoint, *tokens) for endpoint, tokens in window.items()}
         total = sum(costs.values())
         for endpoint, (prompt, output) in window.items():
@@ -115,6 +123,15 @@ class ComputeRates:
     def measured(self) -> list[EndpointCompute]:
         """Return the rates as the capacity record holds them."""
         return [EndpointCompute(endpoint, *rates) for endpoint, rates in self._rates.items()]
+
+    def _add_rate(self, window: Mapping[str, tuple[int, int]], busy_s: float) -> None:
+        tokens = sum(
+            prompt + self.output_weight(endpoint) * output
+            for endpoint, (prompt, output) in window.items()
+        )
+        if tokens:
+            weight = _RATE_WEIGHT if self.tokens_per_s else 1.0
+            self.tokens_per_s += weight * (tokens / busy_s - self.tokens_per_s)
 
     def _cost(self, endpoint: str, prompt: int, output: int) -> float:
         prompt_s, output_s = self._rates.get(endpoint, (1.0, OUTPUT_WEIGHT_PRIOR))

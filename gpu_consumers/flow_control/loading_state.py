@@ -1,4 +1,4 @@
-"""Publishes on `capacity` that this replica loads its model, or has refused it.
+"""Publishes on `capacity` that this replica loads its model, has refused it, or sleeps.
 
 Such a record grants nothing and counts for nothing: operators see it, and nobody else. A record of
 a serving replica replaces it.
@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Protocol
 
+from gpu_consumers.flow_control.replica_state import Lifecycle, ReplicaState
 from gpu_consumers.weights.errors import ModelRefusedError
 from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError
@@ -41,8 +42,13 @@ class LoadingState:
         pool: str,
         job_classes: Sequence[str],
         version: str,
+        state: ReplicaState | None = None,
     ) -> None:
-        """`version` is that of the model; empty for one without a version by content."""
+        """`version` is that of the model; empty for one without a version by content.
+
+        `state` is that of the replica, whose changes are published at once; None: it starts.
+        """
+        self._state = state or ReplicaState(lifecycle=Lifecycle.STARTING)
         self._producer, self._replica_id, self._pool = producer, replica_id, pool
         self._job_classes = job_classes
         self._lock = threading.Lock()  # records of an earlier state never follow those of a later
@@ -60,9 +66,11 @@ class LoadingState:
             target=self._repeat, args=(ended,), name="loading-state", daemon=True
         )
         thread.start()
+        self._state.on_change.append(self._publish_change)
         try:
             yield
         finally:
+            self._state.on_change.remove(self._publish_change)
             ended.set()
             await asyncio.to_thread(thread.join)
 
@@ -73,6 +81,9 @@ class LoadingState:
                 self._model.version, LoadState.REFUSED.value, reason=refusal.reason.value
             )
         self._publish(flushes=True)
+
+    def _publish_change(self) -> None:
+        self._publish(flushes=False)
 
     def _repeat(self, ended: threading.Event) -> None:
         while not ended.wait(REPEAT_S):
@@ -98,6 +109,11 @@ class LoadingState:
                 concurrency=0,
                 available=False,
                 models=[self._model],
+                lifecycle=self._state.lifecycle.value,
+                gpu_type=self._state.place.gpu_type,
+                zone=self._state.place.zone,
+                spot=self._state.place.is_spot,
+                leaves_at_s=self._state.leaves_at_s,
             )
             self._producer.send(
                 CAPACITY.name,

@@ -13,7 +13,13 @@ from http import HTTPStatus
 from typing import Final
 
 from core.errors import EngineOutOfMemoryError
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine import (
+    EmitEvent,
+    EngineAnswer,
+    EngineUse,
+    OnAnswer,
+    UsageMeter,
+)
 from gpu_consumers.engines.engine_failures import refusal_answer
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import error_answer, item_timeout_answer
@@ -66,6 +72,11 @@ class FaultInjectionEngine(SlottedEngine):
         self._faults = [(fault.contains.encode(), fault) for fault in faults]
         self._latency_s, self._item_timeout_s = latency_ms / 1000, item_timeout_s
         self._pool = ItemPool(self._run_item, slots)
+
+    @property
+    def use(self) -> EngineUse:
+        """See `ReportsUse`: a sequence in a slot takes an equal part of the simulated KV cache."""
+        return EngineUse(self._slots.waiting_count, self._slots.used_share)
 
     async def start(self) -> None:
         """Log that faults are injected."""

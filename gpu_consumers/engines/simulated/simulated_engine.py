@@ -12,7 +12,13 @@ from functools import partial
 import msgspec
 
 from core.clock import Clock
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine import (
+    EmitEvent,
+    EngineAnswer,
+    EngineUse,
+    OnAnswer,
+    UsageMeter,
+)
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import (
     unknown_adapter_answer,
@@ -98,6 +104,22 @@ class SimulatedEngine(SlottedEngine):
             else StepSimulator(self._report, slots, self._steps, self._answer)
         )
         self._streams = StreamScheduler(token_ms / 1000)
+
+    @property
+    def use(self) -> EngineUse:
+        """See `ReportsUse`: a sequence in a slot takes an equal part of the simulated KV cache."""
+        return EngineUse(self._slots.waiting_count, self._slots.used_share)
+
+    @property
+    def can_sleep(self) -> bool:
+        """See `CanSleep`."""
+        return True
+
+    async def sleep(self) -> None:
+        """Free nothing: there is no device."""
+
+    async def wake(self) -> None:
+        """Return at once."""
 
     def _shown_model(self, body: bytes, adapter: str) -> bytes:
         """Return the model that the answer to a body names, as JSON."""
@@ -250,6 +272,7 @@ class LatencySimulator:
         """`report` is called when the latency of a range of items is over."""
         self._report, self._slots, self._latency_s = report, slots, latency_s
         slots.on_bulk_available = self._fill_slots
+        slots.count_waiting_bulk = self._waiting_count
         self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
     async def execute(
@@ -266,6 +289,9 @@ class LatencySimulator:
             await done
         finally:
             self._release(call)
+
+    def _waiting_count(self) -> int:
+        return sum(len(call.bodies) - call.started for call in self._waiting)
 
     def _fill_slots(self) -> None:
         """Give free slots to waiting calls, oldest first."""

@@ -87,6 +87,8 @@ def vllm_arguments(
         arguments.append(f"--renderer-num-workers={_TOKENIZER_THREADS}")
     arguments += _memory_arguments(settings, model.kv_cache_memory_bytes)
     arguments += _adapter_arguments(settings, on_cpu=on_cpu)
+    if settings.vllm_sleep_mode and not on_cpu:
+        arguments.append("--enable-sleep-mode")
     if (template := _chat_template(settings, model.folder)) is not None:
         arguments.append(f"--chat-template={template}")
     if model.sampling:

@@ -72,6 +72,7 @@ from gpu_consumers.engines.vllm.sequence_waves import (
     sequence_waves,
     wave_sequences,
 )
+from gpu_consumers.engines.vllm.sleep_mode import SleepMode
 from gpu_consumers.engines.vllm.vllm_adapters import VllmAdapters
 from gpu_consumers.engines.vllm.vllm_answers import (
     answer_from_response,
@@ -118,6 +119,7 @@ class VllmServing:
         self._accepts_any_grammar = settings.vllm_unbounded_grammars
         self._engine = engine
         observe_sequences(engine.output_processor)
+        self.sleep_mode = SleepMode(engine)
         self._routes = routes
         self._item_timeout_s = settings.item_timeout_s
         # The engine core answers `is_paused` between two of its steps.

@@ -25,7 +25,13 @@ from gpu_consumers.adapters.adapter_slots import (
     PinnedFolder,
     StageAdapter,
 )
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine import (
+    EmitEvent,
+    EngineAnswer,
+    EngineUse,
+    OnAnswer,
+    UsageMeter,
+)
 from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.item_pool import ItemPool
@@ -72,6 +78,7 @@ class VllmEngine(SlottedEngine):
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
         self._adapters: AdapterSlots | None = None
+        self._use = EngineUse()
 
     def _slots_for(self, sequences_max: int) -> EngineSlots:
         items = self._settings.items_with(sequences_max)
@@ -104,6 +111,26 @@ class VllmEngine(SlottedEngine):
     def unfinished(self) -> int:
         """Sequences in vLLM; 0 once nothing runs and nothing waits to be aborted."""
         return 0 if self._serving is None else self._serving.unfinished
+
+    @property
+    def use(self) -> EngineUse:
+        """See `ReportsUse`: of the last step; an idle engine makes none."""
+        return self._use if self.unfinished else EngineUse()
+
+    @property
+    def can_sleep(self) -> bool:
+        """See `CanSleep`: only CUDA has vLLM's sleep mode, and only if it was loaded with it."""
+        return self._serving is not None and self._serving.sleep_mode.is_enabled
+
+    async def sleep(self) -> None:
+        """See `CanSleep`."""
+        assert self._serving is not None, "start first"
+        await self._serving.sleep_mode.sleep()
+
+    async def wake(self) -> None:
+        """See `CanSleep`."""
+        assert self._serving is not None, "start first"
+        await self._serving.sleep_mode.wake()
 
     async def start(self) -> None:
         """Load the model; blocks the event loop for 10 to 40 s. Raises SettingsError.
@@ -179,6 +206,7 @@ class VllmEngine(SlottedEngine):
 
     def _adapt_window(self, load: EngineLoad) -> None:
         """Let bulk items start within the window that suits the engine's load."""
+        self._use = EngineUse(load.waiting, load.kv_usage)
         before = self._window.size
         now_s = asyncio.get_running_loop().time()
         size = self._window.update(load, in_use=self._slots.counts.bulk, now_s=now_s)

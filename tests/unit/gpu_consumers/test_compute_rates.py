@@ -106,3 +106,18 @@ def test_the_number_of_endpoints_is_bounded() -> None:
         rates.add_tokens(f"/v1/{number}", 1, 1)
         rates.close_window(1.0, was_full=True)
     assert len(rates.measured()) == ENDPOINTS_MAX
+
+
+def test_the_weighted_rate_counts_only_full_windows_after_the_first() -> None:
+    rates = ComputeRates()
+    rates.add_tokens(CHAT, 1000, 0)
+    rates.close_window(1.0, was_full=False)
+    rates.add_tokens(CHAT, 1000, 0)
+    rates.close_window(1.0, was_full=True)
+    assert rates.tokens_per_s == 0.0
+    rates.add_tokens(CHAT, 100, 50)
+    rates.close_window(0.5, was_full=True)
+    assert rates.tokens_per_s == pytest.approx((100 + OUTPUT_WEIGHT_PRIOR * 50) / 0.5)
+    before = rates.tokens_per_s
+    rates.close_window(1.0, was_full=True)  # without an answer
+    assert rates.tokens_per_s == before

@@ -1,0 +1,1 @@
+"""Notices that a spot GPU is taken away."""
