@@ -15,10 +15,10 @@ from batcher.policy.credits import CreditLedger
 from batcher.policy.service_exchange import ServiceExchange
 from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.pool_arrivals import PoolArrivals
-from batcher.queueing.pool_demand import demand_of_pools
 from batcher.queueing.queue_levels import PoolQueue
 from batcher.queueing.queues import Queues
 from batcher.queueing.tenant_service import pool_shares, prune_service, report_service
+from batcher.queueing.token_demand import demand_of_pools
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError

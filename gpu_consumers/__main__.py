@@ -24,7 +24,7 @@ from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
 from gpu_consumers.flow_control.loading_state import LoadingState
-from gpu_consumers.flow_control.replica_state import Lifecycle, ReplicaState
+from gpu_consumers.flow_control.replica_state import Lifecycle, PublishedState
 from gpu_consumers.flow_control.warm_model import WarmModel
 from gpu_consumers.model_start import prepared_engine, start_engine, warm_up_engine
 from gpu_consumers.payloads.engine_bodies import body_preparation
@@ -166,7 +166,7 @@ async def _joins(
     settings: ReplicaSettings,
     kafka: KafkaSettings,
     engine: Engine,
-    state: ReplicaState,
+    state: PublishedState,
     *,
     replica_id: str,
     stop: threading.Event,
@@ -183,7 +183,7 @@ async def _joins(
 
 @contextlib.asynccontextmanager
 async def _notices_watched(
-    settings: ReplicaSettings, state: ReplicaState, stop: threading.Event
+    settings: ReplicaSettings, state: PublishedState, stop: threading.Event
 ) -> AsyncIterator[None]:
     """Drain during the block, as on a signal, when the GPU is about to be taken away."""
     sources: list[ReadNotice] = []
@@ -213,7 +213,7 @@ async def _loading(
     kafka: KafkaSettings,
     engine: EngineSettings,
     replica_id: str,
-    state: ReplicaState,
+    state: PublishedState,
 ) -> AsyncIterator[LoadingState]:
     """Publish during the block that the replica starts, or sleeps.
 

@@ -16,7 +16,7 @@ from core.runtime.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.class_workers import REVOKE_S_MAX, ClassWorker
 from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, PoolHealth
-from gpu_consumers.flow_control.replica_state import Lifecycle, ReplicaState
+from gpu_consumers.flow_control.replica_state import Lifecycle, PublishedState
 from gpu_consumers.inflight.batch_run import DeliveredBatch
 from gpu_consumers.spot.spot_notice import drain_grace_s
 from topics.clients.offset_tracker import Partition
@@ -43,7 +43,7 @@ class Replica:
     background: Sequence[BackgroundWork] = ()  # each runs until cancelled
     failures: Sequence[asyncio.Future[None]] = ()  # each ends the process
     shutdown_grace_s: float
-    state: ReplicaState = field(default_factory=ReplicaState)
+    state: PublishedState = field(default_factory=PublishedState)
     clock: Clock = field(default_factory=SystemClock)
     _stop_consumers: threading.Event = field(default_factory=threading.Event)
 

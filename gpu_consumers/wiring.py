@@ -25,7 +25,7 @@ from gpu_consumers.flow_control.capacity_publisher import (
     PoolHealth,
     ReplicaIdentity,
 )
-from gpu_consumers.flow_control.replica_state import GpuPlace, Lifecycle, ReplicaState
+from gpu_consumers.flow_control.replica_state import GpuPlace, Lifecycle, PublishedState
 from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
@@ -78,7 +78,7 @@ class _SharedDeps:
     attribution: CrashAttribution
     pool: PoolHealth
     served: WarmModel
-    state: ReplicaState
+    state: PublishedState
 
 
 def new_replica_id(settings: ReplicaSettings) -> str:
@@ -86,10 +86,16 @@ def new_replica_id(settings: ReplicaSettings) -> str:
     return f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
 
 
-def new_replica_state(settings: ReplicaSettings) -> ReplicaState:
+def new_replica_state(settings: ReplicaSettings) -> PublishedState:
     """Return the state of a replica that starts, on the GPU that its settings name."""
     place = GpuPlace(gpu_type=settings.type, zone=settings.zone, is_spot=settings.spot)
-    return ReplicaState(place=place, lifecycle=Lifecycle.STARTING)
+    return PublishedState(place=place, lifecycle=Lifecycle.STARTING)
+
+
+def _warm_state(state: PublishedState, engine: Engine) -> PublishedState:
+    state.engine_use = partial(use_of, engine)
+    state.set_lifecycle(Lifecycle.WARM)
+    return state
 
 
 def classes_of(settings: ReplicaSettings) -> tuple[str, ...]:
@@ -109,19 +115,17 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     host: HostHealth | None = None,
     served: WarmModel = ANY_VERSION,
     replica_id: str | None = None,
-    state: ReplicaState | None = None,
+    state: PublishedState | None = None,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
 
     `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
-    fails when the engine runs bulk items and ends none of them for `silence_s_max`. Without `host`
-    nothing is known of the host, and it counts as proven. `served` is the model, which is warm.
-    `replica_id` and `state` are those that were published while the model was loaded.
+    fails when bulk items run and none ends for `silence_s_max`. Without `host` it counts as
+    proven. `served` is the model, which is warm. `replica_id` and `state` are those that were
+    published while it was loaded.
     """
     loop = asyncio.get_running_loop()
-    state = state or new_replica_state(settings)
-    state.engine_use = partial(use_of, engine)
-    state.set_lifecycle(Lifecycle.WARM)
+    state = _warm_state(state or new_replica_state(settings), engine)
     replica_id = replica_id or new_replica_id(settings)
     clock, closing = SystemClock(), contextlib.ExitStack()
     producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True)

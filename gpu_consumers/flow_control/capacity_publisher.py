@@ -23,7 +23,7 @@ from gpu_consumers.flow_control.grants import (
 )
 from gpu_consumers.flow_control.in_flight_jobs import InFlightJobs
 from gpu_consumers.flow_control.output_samples import OutputSamples
-from gpu_consumers.flow_control.replica_state import ReplicaState
+from gpu_consumers.flow_control.replica_state import PublishedState
 from gpu_consumers.flow_control.token_load import TokenLoad
 from gpu_consumers.flow_control.token_usage import TokenUsage
 from gpu_consumers.flow_control.warm_model import ANY_VERSION, WarmModel
@@ -76,7 +76,7 @@ class CapacityPublisher:
         *,
         database_time: DatabaseTime | None = None,
         has_suspects: Callable[[], bool] = lambda: False,
-        state: ReplicaState | None = None,
+        state: PublishedState | None = None,
     ) -> None:
         """Publish nothing until `run`.
 
@@ -85,7 +85,7 @@ class CapacityPublisher:
         crash the process: batchers then prefer other replicas. `state` is that of the replica,
         shared by its classes; None: it is warm, and its GPU is not known.
         """
-        self._state = state or ReplicaState()
+        self._state = state or PublishedState()
         self._state.on_change.append(self.publish_soon)
         self._load = TokenLoad()
         self._database_time = database_time

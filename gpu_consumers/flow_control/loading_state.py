@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Protocol
 
-from gpu_consumers.flow_control.replica_state import Lifecycle, ReplicaState
+from gpu_consumers.flow_control.replica_state import Lifecycle, PublishedState
 from gpu_consumers.weights.errors import ModelRefusedError
 from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError
@@ -42,13 +42,13 @@ class LoadingState:
         pool: str,
         job_classes: Sequence[str],
         version: str,
-        state: ReplicaState | None = None,
+        state: PublishedState | None = None,
     ) -> None:
         """`version` is that of the model; empty for one without a version by content.
 
         `state` is that of the replica, whose changes are published at once; None: it starts.
         """
-        self._state = state or ReplicaState(lifecycle=Lifecycle.STARTING)
+        self._state = state or PublishedState(lifecycle=Lifecycle.STARTING)
         self._producer, self._replica_id, self._pool = producer, replica_id, pool
         self._job_classes = job_classes
         self._lock = threading.Lock()  # records of an earlier state never follow those of a later

@@ -31,7 +31,7 @@ ANY_GPU: Final = GpuPlace()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ReplicaState:
+class PublishedState:
     """The state that all job classes of a replica share. Used on the event loop."""
 
     place: GpuPlace = ANY_GPU

@@ -15,7 +15,7 @@ from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.capacity_schedule import state_has_changed
 from gpu_consumers.flow_control.loading_state import LoadingState
-from gpu_consumers.flow_control.replica_state import GpuPlace, Lifecycle, ReplicaState
+from gpu_consumers.flow_control.replica_state import GpuPlace, Lifecycle, PublishedState
 from gpu_consumers.replica import Replica
 from tests.support.clock import ManualClock
 from tests.support.until import until_true
@@ -31,7 +31,7 @@ PLACE = GpuPlace(gpu_type="h100", zone="z1", is_spot=True)
 CHAT = "/v1/chat/completions"
 
 
-def publisher(log: RecordingProducer, state: ReplicaState) -> CapacityPublisher:
+def publisher(log: RecordingProducer, state: PublishedState) -> CapacityPublisher:
     return CapacityPublisher(
         ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100),
         cast(RecordProducer, log),
@@ -44,7 +44,7 @@ def publisher(log: RecordingProducer, state: ReplicaState) -> CapacityPublisher:
 def test_a_record_holds_the_state_of_the_replica() -> None:
     log = RecordingProducer()
     use = EngineUse(waiting=3, kv_use=0.5)
-    state = ReplicaState(place=PLACE, engine_use=lambda: use, leaves_at_s=99.0)
+    state = PublishedState(place=PLACE, engine_use=lambda: use, leaves_at_s=99.0)
     capacity = publisher(log, state)
     capacity.record_arrival(batch_of(b"a", b"b"), 2)
     for _ in range(2):  # the first full window teaches nothing
@@ -63,7 +63,7 @@ def test_a_record_holds_the_state_of_the_replica() -> None:
 
 
 async def test_a_change_is_published_at_once_and_the_load_is_not() -> None:
-    log, state = RecordingProducer(), ReplicaState()
+    log, state = RecordingProducer(), PublishedState()
     capacity = CapacityPublisher(
         ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100),
         cast(RecordProducer, log),
@@ -96,7 +96,7 @@ def test_readers_learn_of_the_state_before_the_repetition(
 
 
 async def test_a_replica_that_starts_or_sleeps_counts_for_nothing() -> None:
-    producer, state = FlushedProducer(), ReplicaState(place=PLACE, lifecycle=Lifecycle.STARTING)
+    producer, state = FlushedProducer(), PublishedState(place=PLACE, lifecycle=Lifecycle.STARTING)
     loading = LoadingState(producer, "r1", "p", ("bulk",), "", state)
     async with loading.published():
         state.set_lifecycle(Lifecycle.ASLEEP)
@@ -153,7 +153,7 @@ async def test_a_replica_drains_until_shortly_before_its_gpu_goes(
         tasks=cast(SupervisedTasks, tasks),
         demand=cast(TopicTailReader, None),
         shutdown_grace_s=8.0,
-        state=ReplicaState(leaves_at_s=leaves_at_s),
+        state=PublishedState(leaves_at_s=leaves_at_s),
         clock=ManualClock(wall_time_s=1000.0),
     )
     await replica._drain()

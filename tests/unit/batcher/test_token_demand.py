@@ -9,8 +9,8 @@ from batcher.faust_app.ordered_acks import AckTicket
 from batcher.queueing import pool_arrivals
 from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.pool_arrivals import PoolArrivals
-from batcher.queueing.pool_demand import demand_of_pools
 from batcher.queueing.queues import Queues
+from batcher.queueing.token_demand import demand_of_pools
 from tests.unit.batcher.builders import job_ref
 from tests.unit.batcher.test_record_handler import PARTITION, Bench, call_of, record
 from topics.records.chunks import REQUEUED_HEADER
