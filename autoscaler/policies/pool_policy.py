@@ -10,6 +10,13 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from autoscaler.policy.scaling_rules import (
+    GPU_TYPES_MAX as POOL_GPU_TYPES_MAX,
+)
+from autoscaler.policy.scaling_rules import (
+    SCHEDULES_MAX,
+    ZONES_MAX,
+)
 from core.bulk_hours import BULK_HOURS_CHARS_MAX
 
 REPLICAS_MAX: Final = 10_000
@@ -21,8 +28,6 @@ POOLS_MAX: Final = 1_000
 GPU_TYPES_MAX: Final = 64
 """Tables of GPU types in a file."""
 
-_SCHEDULE_ENTRIES_MAX: Final = 32
-_ZONES_MAX: Final = 32
 _CURVE_POINTS_MAX: Final = 64
 
 # `$` alone also matches before a newline at the end of a text.
@@ -151,24 +156,24 @@ class PoolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     schedule: Annotated[
         tuple[ScheduleEntry, ...],
         Meta(
-            max_length=_SCHEDULE_ENTRIES_MAX,
-            description="Other bounds by hours of the week, at most 32 entries. Of entries that "
+            max_length=SCHEDULES_MAX,
+            description="Other bounds by hours of the week, at most 16 entries. Of entries that "
             "are in force at once the first one counts.",
         ),
     ] = ()
     zones: Annotated[
         tuple[Name, ...],
         Meta(
-            max_length=_ZONES_MAX,
-            description="Zones over which replicas are spread evenly, at most 32. None: any zone.",
+            max_length=ZONES_MAX,
+            description="Zones over which replicas are spread evenly, at most 16. None: any zone.",
         ),
     ] = ()
     gpu_types: Annotated[
         tuple[Name, ...],
         Meta(
-            max_length=GPU_TYPES_MAX,
-            description="Names of tables in `gpu_types`, the preferred one first. None: the device "
-            "is not described, so throughput is learned and cost unknown.",
+            max_length=POOL_GPU_TYPES_MAX,
+            description="Names of at most 8 tables in `gpu_types`, the preferred one first. None: "
+            "the device is not described, so throughput is learned and cost unknown.",
         ),
     ] = ()
     gpus_per_replica: Annotated[
@@ -177,7 +182,7 @@ class PoolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     throughput: Annotated[
         dict[Name, Curve],
         Meta(
-            max_length=GPU_TYPES_MAX,
+            max_length=POOL_GPU_TYPES_MAX,
             description="Curves of this pool by GPU type, in place of those of the types.",
         ),
     ] = {}

@@ -9,6 +9,7 @@ Removals: the replica with the least work first, so that little is requeued; nev
 items, whose removal would spread them to other replicas; never one that is starting.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,13 +17,18 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from autoscaler.policy.scaling_rules import ReplicaType, ScalingRules
+from autoscaler.policy.scaling_rules import POOL_REPLICAS_MAX, ReplicaType, ScalingRules
 from autoscaler.policy.signals import ReplicaSignal, ReplicaState
 
 Offer: TypeAlias = tuple[str, str]
 """GPU type and zone."""
 
+AdditionBound: TypeAlias = Literal["quota", "budget", "spot"]
+"""Why less is added than asked; `spot`: on demand must not replace spot that is unavailable."""
+
 _COST_ROUNDING: Final = 1e-9
+_SHARE_ROUNDING: Final = 1e-9
+_BOUND_ORDER: Final[tuple[AdditionBound, ...]] = ("budget", "spot")
 
 
 class Addition(Struct, frozen=True, kw_only=True):
@@ -38,7 +44,7 @@ class Additions(Struct, frozen=True, kw_only=True):
     """What is added, and the bound for which it is less than asked."""
 
     replicas: tuple[Addition, ...] = ()
-    bound: Literal["quota", "budget"] | None = None
+    bound: AdditionBound | None = None
 
 
 def plan_additions(
@@ -52,12 +58,12 @@ def plan_additions(
     `unavailable_spot` are offers whose orders failed recently, or whose replicas got a notice.
     """
     chosen = _wake(rules, replicas, count)
-    usage = _Usage(rules, replicas, unavailable_spot)
-    bound: Literal["quota", "budget"] | None = None
+    usage = _Usage(rules, replicas, count - len(chosen), unavailable_spot)
+    bound: AdditionBound | None = None
     while len(chosen) < count:
         option = usage.cheapest()
         if option is None:
-            bound = "budget" if usage.is_budget_reached else "quota"
+            bound = usage.bound
             break
         chosen.append(usage.add(option))
     return Additions(replicas=tuple(chosen), bound=bound)
@@ -109,6 +115,7 @@ class _Usage:
         self,
         rules: ScalingRules,
         replicas: Sequence[ReplicaSignal],
+        count: int,
         unavailable_spot: AbstractSet[Offer],
     ) -> None:
         self._rules = rules
@@ -117,25 +124,33 @@ class _Usage:
         self._by_zone = Counter(one.zone for one in replicas)
         self._total = len(replicas)
         self._spot = sum(one.spot for one in replicas)
+        self._on_demand_max = _on_demand_max(rules, len(replicas) + max(0, count))
         self._cost = cost_per_hour(rules, replicas)
-        self.is_budget_reached = False
+        self.bound: AdditionBound = "quota"
 
     def cheapest(self) -> _Option | None:
-        """Return the cheapest option within the bounds, or none.
+        """Return the cheapest option within the bounds, or none: then `bound` says why.
 
-        Sets `is_budget_reached` if the budget alone excluded an option.
+        An option that the budget alone excluded comes first, then one that is not spot.
         """
         budget = self._rules.budget_per_hour
-        is_spot_allowed = self._spot + 1 <= self._rules.spot_share * (self._total + 1)
+        share = self._rules.spot_share * (self._total + 1)
+        is_spot_allowed = self._spot + 1 <= share + _SHARE_ROUNDING
+        is_on_demand_allowed = self._total - self._spot < self._on_demand_max
+        bounds: set[AdditionBound] = set()
         for option in self._options:
             if self._by_type[option.name] >= option.quota:
                 continue
             if option.is_spot and not is_spot_allowed:
                 continue
+            if not option.is_spot and not is_on_demand_allowed:
+                bounds.add("spot")
+                continue
             if budget is not None and self._cost + option.cost > budget + _COST_ROUNDING:
-                self.is_budget_reached = True
+                bounds.add("budget")
                 continue
             return option
+        self.bound = next((one for one in _BOUND_ORDER if one in bounds), "quota")
         return None
 
     def add(self, option: _Option) -> Addition:
@@ -147,6 +162,13 @@ class _Usage:
         self._spot += option.is_spot
         self._cost += option.cost
         return Addition(gpu_type=option.name, zone=zone, spot=option.is_spot)
+
+
+def _on_demand_max(rules: ScalingRules, total: int) -> int:
+    """Return how many of `total` replicas may be on demand: without fallback, not the spot ones."""
+    if rules.on_demand_fallback:
+        return POOL_REPLICAS_MAX
+    return total - math.floor(rules.spot_share * total + _SHARE_ROUNDING)
 
 
 def _options(rules: ScalingRules, unavailable_spot: AbstractSet[Offer]) -> Iterator[_Option]:

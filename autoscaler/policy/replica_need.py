@@ -28,6 +28,10 @@ CORRECTION_MAX: Final = 10.0
 RATE_DEVIATION_MAX: Final = 10.0
 """Factor between a measured rate and the curve: an absurd measurement is not a wrong need."""
 
+LEARNED_RATE_MIN: Final = 1.0
+LEARNED_RATE_MAX: Final = 1e8
+"""Bounds of a measured rate, in tokens/s, where there is no curve to compare it with."""
+
 _TERM_MAX: Final = 1e9  # replicas; sums of terms stay exact enough and finite
 _ROUNDING: Final = 1e-6  # of a replica: sums of terms are not exact
 
@@ -60,7 +64,7 @@ def replica_need(
     rules: ScalingRules, signals: PoolSignals, now_s: float, previous: ReplicaNeed | None
 ) -> ReplicaNeed:
     """Return the terms now. A term whose input is stale is not below that of `previous`."""
-    mu = replica_rate(rules, signals)
+    mu = replica_rate(rules, signals, previous)
     cold_start_s = predicted_start_s(rules, signals)
     online = burst = 0.0
     if not is_idle_online(rules, signals, now_s):
@@ -82,13 +86,20 @@ def replica_need(
     return need if previous is None else _not_below(need, previous)
 
 
-def replica_rate(rules: ScalingRules, signals: PoolSignals) -> float:
+def replica_rate(
+    rules: ScalingRules, signals: PoolSignals, previous: ReplicaNeed | None = None
+) -> float:
     """Return μ: the mean of the replicas that count as capacity, in tokens/s, above 0.
 
     A replica that measured nothing has the rate of its type's curve, and a measurement counts
     within `RATE_DEVIATION_MAX` of the curve. A pool without replicas has the curve of the first
     type of its rules, which operators list in the order they prefer.
+
+    A learned type has no curve: its replicas that measured nothing, and a pool without replicas,
+    have the rate of `previous`, and measurements count within `LEARNED_RATE_MIN` and `_MAX`.
     """
+    if rules.gpu_types[0].is_learned:
+        return _learned_rate(rules, signals, previous)
     curves = {one.name: one.tokens_per_s for one in rules.gpu_types}
     first = rules.gpu_types[0].tokens_per_s
     rates = []
@@ -98,6 +109,17 @@ def replica_rate(rules: ScalingRules, signals: PoolSignals) -> float:
         measured = one.tokens_per_s if is_measured else curve
         rates.append(min(curve * RATE_DEVIATION_MAX, max(curve / RATE_DEVIATION_MAX, measured)))
     return math.fsum(rates) / len(rates) if rates else first
+
+
+def _learned_rate(rules: ScalingRules, signals: PoolSignals, previous: ReplicaNeed | None) -> float:
+    measured = [
+        min(LEARNED_RATE_MAX, max(LEARNED_RATE_MIN, one.tokens_per_s))
+        for one in signals.live_replicas()
+        if one.tokens_per_s > 0 and one.state is ReplicaState.WARM
+    ]
+    if measured:
+        return math.fsum(measured) / len(measured)
+    return rules.gpu_types[0].tokens_per_s if previous is None else previous.replica_tokens_per_s
 
 
 def predicted_start_s(rules: ScalingRules, signals: PoolSignals) -> float:

@@ -21,6 +21,7 @@ Reason = Literal[
     "work",  # the pool was empty and has work or an upload
     "quota",
     "budget",
+    "spot",  # unavailable, and on demand must not replace it
     "veto",  # more replicas did not raise the pool's rate
     "stale",  # an input is older than 3 s
     "stabilisation",  # the highest need of the last 300 s

@@ -16,6 +16,7 @@ POOL_REPLICAS_MAX: Final = 10_000
 GPU_TYPES_MAX: Final = 8
 SCHEDULES_MAX: Final = 16
 ZONES_MAX: Final = 16
+DURATION_MAX_S: Final = 2_592_000  # 30 days
 
 
 class InvalidScalingRulesError(ValueError):
@@ -23,7 +24,11 @@ class InvalidScalingRulesError(ValueError):
 
 
 class ReplicaType(Struct, frozen=True, kw_only=True):
-    """A type of GPU on which the pool may run."""
+    """A type of GPU on which the pool may run.
+
+    A type without a name is a device that the policy does not describe: its rate is learned, and
+    it may cost 0, which means that the cost is not known.
+    """
 
     name: str
     tokens_per_s: float  # of one replica at the SLO, from the throughput curve
@@ -32,6 +37,11 @@ class ReplicaType(Struct, frozen=True, kw_only=True):
     zones: tuple[str, ...] = ("",)
     spot_cost_per_hour: float | None = None  # none: no spot
     cold_start_s: float = 120.0  # until p95 is measured
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether `tokens_per_s` is only where learning begins."""
+        return not self.name
 
 
 class ScheduledBounds(Struct, frozen=True, kw_only=True):
@@ -56,6 +66,7 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     warm_pool: int = 0  # replicas beyond the need
     idle_s: float = 600.0  # T0: without work before the pool goes to zero
     spot_share: float = 0.0  # of the replicas, at most
+    on_demand_fallback: bool = True  # on demand replaces spot that is unavailable
     budget_per_hour: float | None = None
 
 
@@ -90,15 +101,16 @@ def check_rules(rules: ScalingRules) -> None:
     _require(0 <= rules.burst_factor <= 10, "burst_factor: from 0 to 10")
     _require(0 <= rules.warm_pool <= rules.max_replicas, "warm_pool: from 0 to max_replicas")
     for name in ("online_drain_s", "bulk_drain_min_s"):
-        _require(1 <= getattr(rules, name) <= 86_400, f"{name}: from 1 to 86400")
-    _require(0 <= rules.idle_s <= 604_800, "idle_s: from 0 to 604800")
+        _require(1 <= getattr(rules, name) <= DURATION_MAX_S, f"{name}: from 1 to {DURATION_MAX_S}")
+    _require(0 <= rules.idle_s <= DURATION_MAX_S, f"idle_s: from 0 to {DURATION_MAX_S}")
     if rules.budget_per_hour is not None:
         _require(_is_positive(rules.budget_per_hour), "budget_per_hour: above 0")
 
 
 def _check_gpu_type(one: ReplicaType) -> None:
     _require(_is_positive(one.tokens_per_s), f"{one.name}.tokens_per_s: above 0")
-    _require(_is_positive(one.cost_per_hour), f"{one.name}.cost_per_hour: above 0")
+    is_unknown = one.is_learned and one.cost_per_hour == 0
+    _require(is_unknown or _is_positive(one.cost_per_hour), f"{one.name}.cost_per_hour: above 0")
     if one.spot_cost_per_hour is not None:
         _require(_is_positive(one.spot_cost_per_hour), f"{one.name}.spot_cost_per_hour: above 0")
     _require(0 <= one.quota <= POOL_REPLICAS_MAX, f"{one.name}.quota: 0 to {POOL_REPLICAS_MAX}")

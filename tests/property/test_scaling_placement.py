@@ -117,6 +117,18 @@ def test_spot_falls_back_to_demand_and_zones_are_spread() -> None:
     assert [(one.zone, one.spot) for one in none] == [("a", False), ("b", False)]
 
 
+def test_without_fallback_spot_that_is_unavailable_is_not_replaced() -> None:
+    rules = rules_of(
+        gpu_types=(gpu_type("t", spot_cost_per_hour=0.3),), spot_share=0.5, on_demand_fallback=False
+    )
+    both = plan_additions(rules, (), 4)
+    without = plan_additions(rules, (), 4, {("t", "")})
+
+    assert (sum(one.spot for one in both.replicas), both.bound) == (2, None)
+    assert [one.spot for one in without.replicas] == [False, False]
+    assert without.bound == "spot"
+
+
 def test_sleeping_replicas_are_woken_first_and_cost_no_quota() -> None:
     rules = rules_of(gpu_types=(gpu_type(quota=1),))
     additions = plan_additions(rules, (replica(7, ReplicaState.ASLEEP),), 2)
