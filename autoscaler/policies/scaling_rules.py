@@ -72,7 +72,7 @@ def rate_at_slo(curve: Curve) -> float:
     keeps `first_token_s`. An operator leaves out the points that break it. `utilization` is not in
     this rate; the need divides arrivals by it.
     """
-    return max(_RATE_MIN, max(rate for _, rate in curve))
+    return max(_RATE_MIN, *(rate for _, rate in curve))
 
 
 def _replica_type(

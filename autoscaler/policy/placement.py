@@ -1,12 +1,13 @@
 """Which GPU types, zones and price a pool adds, and which replicas it removes. Pure.
 
-Additions: sleeping replicas are woken first. Then the option with the lowest cost per token, by the
-throughput curve of its type; spot up to the spot share, on demand where spot is not available; in
-the zone with the fewest replicas of the pool. Replicas in each state count against quota and
-budget: a draining or sleeping replica still has its GPU.
+Additions: replicas of the warm pool are woken first, and new ones refill it. Then the option with
+the lowest cost per token, by the throughput curve of its type; spot up to the spot share, on demand
+where spot is not available; in the zone with the fewest replicas of the pool. Replicas in each
+state count against quota and budget: a draining or sleeping replica still has its GPU.
 
 Removals: the replica with the least work first, so that little is requeued; never one with suspect
-items, whose removal would spread them to other replicas; never one that is starting.
+items, whose removal would spread them to other replicas; never one that is starting. Of the warm
+pool, those go that sleep beyond its number.
 """
 
 import math
@@ -16,9 +17,10 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from autoscaler.policy.scaling_rules import POOL_REPLICAS_MAX, ReplicaType, ScalingRules
-from autoscaler.policy.signals import ReplicaSignal, ReplicaState
+from autoscaler.policy.signals import ReplicaSignal, ReplicaState, is_standby
 
 Offer: TypeAlias = tuple[str, str]
 """GPU type and zone."""
@@ -38,13 +40,20 @@ class Addition(Struct, frozen=True, kw_only=True):
     zone: str
     spot: bool = False
     wake_replica_id: str | None = None
+    standby: bool = False  # it starts out of the group, for the warm pool
 
 
 class Additions(Struct, frozen=True, kw_only=True):
-    """What is added, and the bound for which it is less than asked."""
+    """What is added, and the bounds for which it is less than asked."""
 
     replicas: tuple[Addition, ...] = ()
-    bound: AdditionBound | None = None
+    bound: AdditionBound | None = None  # of the replicas of the group
+    standby_bound: AdditionBound | None = None  # of those of the warm pool
+
+    @property
+    def awake(self) -> int:
+        """How many join the group."""
+        return sum(not one.standby for one in self.replicas)
 
 
 def plan_additions(
@@ -52,21 +61,23 @@ def plan_additions(
     replicas: Sequence[ReplicaSignal],
     count: int,
     unavailable_spot: AbstractSet[Offer] = frozenset(),
+    standby: int = 0,
 ) -> Additions:
     """Return up to `count` additions within the quota of each type and the budget per hour.
 
+    Further ones refill the warm pool, so that `standby` replicas are in it after the wakes.
     `unavailable_spot` are offers whose orders failed recently, or whose replicas got a notice.
     """
     chosen = _wake(rules, replicas, count)
-    usage = _Usage(rules, replicas, count - len(chosen), unavailable_spot)
-    bound: AdditionBound | None = None
-    while len(chosen) < count:
-        option = usage.cheapest()
-        if option is None:
-            bound = usage.bound
-            break
-        chosen.append(usage.add(option))
-    return Additions(replicas=tuple(chosen), bound=bound)
+    refill = max(0, standby - (sum(map(is_standby, replicas)) - len(chosen)))
+    ordered = max(0, count - len(chosen))
+    usage = _Usage(rules, replicas, ordered + refill, unavailable_spot)
+    added, bound = usage.add_up_to(ordered)
+    refilled, standby_bound = usage.add_up_to(refill)
+    sleeping = (replace(one, standby=True) for one in refilled)
+    return Additions(
+        replicas=(*chosen, *added, *sleeping), bound=bound, standby_bound=standby_bound
+    )
 
 
 def plan_removals(
@@ -88,6 +99,15 @@ def plan_removals(
         )
     )
     return tuple(one.replica_id for one in removable[: max(0, count)])
+
+
+def plan_standby_removals(
+    rules: ScalingRules, replicas: Sequence[ReplicaSignal], count: int, woken: AbstractSet[str]
+) -> tuple[str, ...]:
+    """Return the ids of up to `count` sleeping replicas to end: the last ones to be woken."""
+    kept = [one for one in _wake_order(rules, replicas) if one.replica_id not in woken]
+    sleeping = [one for one in kept if one.state is ReplicaState.ASLEEP]
+    return tuple(one.replica_id for one in reversed(sleeping))[: max(0, count)]
 
 
 def cost_per_hour(rules: ScalingRules, replicas: Sequence[ReplicaSignal]) -> float:
@@ -127,6 +147,16 @@ class _Usage:
         self._on_demand_max = _on_demand_max(rules, len(replicas) + max(0, count))
         self._cost = cost_per_hour(rules, replicas)
         self.bound: AdditionBound = "quota"
+
+    def add_up_to(self, count: int) -> tuple[list[Addition], AdditionBound | None]:
+        """Count the cheapest options; return them, and the bound if they are less than `count`."""
+        chosen: list[Addition] = []
+        while len(chosen) < count:
+            option = self.cheapest()
+            if option is None:
+                return chosen, self.bound
+            chosen.append(self.add(option))
+        return chosen, None
 
     def cheapest(self) -> _Option | None:
         """Return the cheapest option within the bounds, or none: then `bound` says why.
@@ -182,15 +212,25 @@ def _options(rules: ScalingRules, unavailable_spot: AbstractSet[Offer]) -> Itera
 
 
 def _wake(rules: ScalingRules, replicas: Sequence[ReplicaSignal], count: int) -> list[Addition]:
-    types = {one.name: one for one in rules.gpu_types}
-    asleep = [one for one in replicas if one.state is ReplicaState.ASLEEP]
-    asleep.sort(key=lambda one: (_cost(rules, types.get(one.gpu_type), one.spot), one.replica_id))
     return [
         Addition(
             gpu_type=one.gpu_type, zone=one.zone, spot=one.spot, wake_replica_id=one.replica_id
         )
-        for one in asleep[: max(0, count)]
+        for one in _wake_order(rules, replicas)[: max(0, count)]
     ]
+
+
+def _wake_order(rules: ScalingRules, replicas: Sequence[ReplicaSignal]) -> list[ReplicaSignal]:
+    """Return the warm pool: those that sleep before those that start for it, then by cost."""
+    types = {one.name: one for one in rules.gpu_types}
+    return sorted(
+        (one for one in replicas if is_standby(one)),
+        key=lambda one: (
+            one.state is not ReplicaState.ASLEEP,
+            _cost(rules, types.get(one.gpu_type), one.spot),
+            one.replica_id,
+        ),
+    )
 
 
 def _spot_zones(one: ReplicaType, unavailable: AbstractSet[Offer]) -> tuple[str, ...]:

@@ -43,7 +43,6 @@ class ReplicaNeed(Struct, frozen=True, kw_only=True):
     waiting: float = 0.0
     bulk: float = 0.0
     burst: float = 0.0
-    warm_pool: int = 0
     replica_tokens_per_s: float  # μ
     cold_start_s: float  # c
     stale: tuple[InputName, ...] = ()
@@ -51,11 +50,11 @@ class ReplicaNeed(Struct, frozen=True, kw_only=True):
     @property
     def exact(self) -> float:
         """The sum of the terms, before it is rounded up."""
-        return self.online + self.waiting + self.bulk + self.burst + self.warm_pool
+        return self.online + self.waiting + self.bulk + self.burst
 
     @property
     def replicas(self) -> int:
-        """The sum rounded up: 0 only if there is no work and no warm pool."""
+        """The sum rounded up: 0 only if there is no work."""
         exact = self.exact
         return 1 if 0 < exact < 1 else max(0, math.ceil(exact - _ROUNDING))
 
@@ -78,7 +77,6 @@ def replica_need(
         waiting=_replicas(signals.online_backlog_tokens, mu * rules.online_drain_s),
         bulk=_bulk(rules, signals, now_s + cold_start_s, mu),
         burst=burst,
-        warm_pool=rules.warm_pool,
         replica_tokens_per_s=mu,
         cold_start_s=cold_start_s,
         stale=signals.stale_inputs(),

@@ -38,11 +38,16 @@ class Withheld(Struct, frozen=True, kw_only=True):
     """A change that was not made."""
 
     reason: Reason
-    replicas: int  # the target without this reason
+    replicas: int  # the target, or the number of the warm pool, without this reason
+    standby: bool = False  # a change of the warm pool
 
 
 class ScalingDecision(Struct, frozen=True, kw_only=True):
-    """The replicas that a pool is to have, and why."""
+    """The replicas that a pool is to have, and why.
+
+    `target`, `current` and `live` count replicas of the group. Those of the warm pool come on top,
+    and together they are at most the maximum.
+    """
 
     at_s: float
     action: Action
@@ -57,6 +62,8 @@ class ScalingDecision(Struct, frozen=True, kw_only=True):
     additions: tuple[Addition, ...] = ()
     removals: tuple[str, ...] = ()
     alert: str | None = None
+    standby: int = 0  # replicas that are to sleep: loaded and out of the group
+    asleep: int = 0  # replicas that sleep or start for the warm pool now
 
 
 def decision_document(decision: ScalingDecision) -> dict[str, Any]:

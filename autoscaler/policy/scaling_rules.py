@@ -55,15 +55,15 @@ class ScheduledBounds(Struct, frozen=True, kw_only=True):
 class ScalingRules(Struct, frozen=True, kw_only=True):
     """How one pool is scaled."""
 
-    min_replicas: int = 0
-    max_replicas: int
+    min_replicas: int = 0  # in the group
+    max_replicas: int  # in the group and in the warm pool
     gpu_types: tuple[ReplicaType, ...]
     schedule: tuple[ScheduledBounds, ...] = ()  # the first that is open counts
     utilisation: float = 0.8  # ρ: the part of a replica's rate that arrivals may use
     online_drain_s: float = 10.0  # T_on: in which the online backlog is to end
     bulk_drain_min_s: float = 60.0  # the shortest time that bulk backlog is given
     burst_factor: float = 1.0  # z: standard deviations of arrivals that are provided for
-    warm_pool: int = 0  # replicas beyond the need
+    warm_pool: int = 0  # replicas that sleep: loaded, out of the group, beyond the need
     idle_s: float = 600.0  # T0: without work before the pool goes to zero
     spot_share: float = 0.0  # of the replicas, at most
     on_demand_fallback: bool = True  # on demand replaces spot that is unavailable

@@ -14,7 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from autoscaler.policy.capacity_veto import assess_trial, open_trial
-from autoscaler.policy.placement import Offer, plan_additions, plan_removals
+from autoscaler.policy.placement import (
+    Offer,
+    plan_additions,
+    plan_removals,
+    plan_standby_removals,
+)
 from autoscaler.policy.replica_need import ReplicaNeed, has_work, replica_need
 from autoscaler.policy.scaling_decision import Action, Reason, ScalingDecision, Withheld
 from autoscaler.policy.scaling_history import (
@@ -154,19 +159,29 @@ def _carried_out(
     """Return the decision with the replicas to add or remove, and the history after it."""
     rules, signals, bounds = inputs
     assert history.need is not None
-    live = len(signals.live_replicas())
-    additions = plan_additions(rules, signals.replicas, aim.replicas - live, unavailable_spot)
+    live, asleep = len(signals.live_replicas()), len(signals.standby_replicas())
+    standby = min(rules.warm_pool, bounds.max_replicas - aim.replicas)
+    additions = plan_additions(
+        rules, signals.replicas, aim.replicas - live, unavailable_spot, standby
+    )
     if additions.bound is not None:
-        reached = live + len(additions.replicas)
+        reached = live + additions.awake
         if signals.stale_inputs():
             reached = max(reached, min(current, bounds.max_replicas))
         cut = Withheld(reason=additions.bound, replicas=aim.replicas)
         aim = _Target(min(aim.replicas, reached), additions.bound, (*aim.withheld, cut))
+    if additions.standby_bound is not None:
+        cut = Withheld(reason=additions.standby_bound, replicas=standby, standby=True)
+        aim = _Target(aim.replicas, aim.reason, (*aim.withheld, cut))
+    woken = {one.wake_replica_id for one in additions.replicas if one.wake_replica_id is not None}
+    sleeping = asleep - len(woken) + len(additions.replicas) - additions.awake
     surplus = max(0, live - aim.replicas)
     removals = plan_removals(rules, signals.replicas, surplus)
     if len(removals) < surplus:
         cut = Withheld(reason="not_removable", replicas=aim.replicas)
         aim = _Target(aim.replicas, aim.reason, (*aim.withheld, cut))
+    if not signals.stale_inputs():
+        removals += plan_standby_removals(rules, signals.replicas, sleeping - standby, woken)
     decision = ScalingDecision(
         at_s=history.at_s,
         action=_action(aim.replicas, current),
@@ -180,6 +195,8 @@ def _carried_out(
         withheld=aim.withheld,
         additions=additions.replicas,
         removals=removals,
+        standby=min(standby, sleeping),
+        asleep=asleep,
         alert=VETO_ALERT if history.veto.is_active(history.at_s) else None,
     )
     return decision, _after(decision, signals, history)

@@ -38,7 +38,7 @@ class ReplicaState(StrEnum):
     STARTING = "starting"  # ordered and not ready: counts as capacity
     WARM = "warm"
     DRAINING = "draining"  # takes no new work, and still uses its GPU
-    ASLEEP = "asleep"  # holds its process and no capacity, and is woken faster than started
+    ASLEEP = "asleep"  # of the warm pool: loaded, out of the group, no capacity until it is woken
 
 
 class ReplicaSignal(Struct, frozen=True, kw_only=True):
@@ -52,6 +52,7 @@ class ReplicaSignal(Struct, frozen=True, kw_only=True):
     tokens_per_s: float = 0.0  # at the SLO; 0: not measured yet
     load_tokens: float = 0.0  # of work that it was sent and has not ended
     has_suspects: bool = False  # suspect items: it must not be removed
+    standby: bool = False  # ordered for the warm pool and not woken: it starts out of the group
 
 
 class BulkBucket(Struct, frozen=True, kw_only=True):
@@ -97,7 +98,17 @@ class PoolSignals(Struct, frozen=True, kw_only=True):
     def live_replicas(self) -> tuple[ReplicaSignal, ...]:
         """Return the replicas that count as capacity: warm ones and those that start."""
         counted = ReplicaState.WARM, ReplicaState.STARTING
-        return tuple(one for one in self.replicas if one.state in counted)
+        return tuple(one for one in self.replicas if one.state in counted and not is_standby(one))
+
+    def standby_replicas(self) -> tuple[ReplicaSignal, ...]:
+        """Return the replicas of the warm pool: those that sleep and those that start for it."""
+        return tuple(one for one in self.replicas if is_standby(one))
+
+
+def is_standby(replica: ReplicaSignal) -> bool:
+    """Return whether a replica is in the warm pool, where it is no capacity."""
+    is_starting = replica.state is ReplicaState.STARTING
+    return replica.state is ReplicaState.ASLEEP or (is_starting and replica.standby)
 
 
 def advance_arrivals(rates: ArrivalRates, tokens: float, now_s: float) -> ArrivalRates:

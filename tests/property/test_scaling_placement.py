@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from autoscaler.policy.placement import cost_per_hour, plan_additions, plan_removals
 from autoscaler.policy.scaling_rules import (
@@ -188,3 +189,31 @@ def test_rules_that_contradict_are_refused_by_field(rules: ScalingRules, field: 
 @given(gpu_types)
 def test_policies_of_these_tests_are_valid(types: tuple[ReplicaType, ...]) -> None:
     check_rules(rules_of(gpu_types=types))
+
+
+@given(gpu_types, gpu_types, st.lists(st.integers(0, 12), min_size=1, max_size=8))
+def test_quota_is_kept_while_types_are_swapped(
+    before: tuple[ReplicaType, ...], after: tuple[ReplicaType, ...], counts: list[int]
+) -> None:
+    """Replicas of the old policy drain while those of the new one start: both have their GPUs."""
+    replicas: tuple[ReplicaSignal, ...] = ()
+    for number, count in enumerate(counts):
+        types = before if number < len(counts) // 2 else after
+        rules = rules_of(gpu_types=types, max_replicas=20)
+        live = [one for one in replicas if one.state is not ReplicaState.DRAINING]
+        removed = plan_removals(rules, live, len(live) - count)
+        draining = [one for one in replicas if one.replica_id in removed]
+        additions = plan_additions(rules, replicas, count - len(live)).replicas
+        ordered = tuple(
+            replica(100 * number + place, gpu_type=one.gpu_type, zone=one.zone, spot=one.spot)
+            for place, one in enumerate(additions)
+        )
+        kept = (
+            replace(one, state=ReplicaState.DRAINING) if one in draining else one
+            for one in replicas
+            if one.state is not ReplicaState.DRAINING or number % 2
+        )
+        quota = {one.name: one.quota for one in types}
+        for name in {one.gpu_type for one in ordered}:
+            assert sum(one.gpu_type == name for one in (*replicas, *ordered)) <= quota[name]
+        replicas = (*kept, *ordered)

@@ -18,8 +18,13 @@ COLD_START_S = 90.0
 
 
 def gpu_type(name: str = "l4", **fields: Any) -> ReplicaType:
-    given: dict[str, Any] = {"tokens_per_s": RATE, "cost_per_hour": 1.0, "quota": 100} | fields
-    return ReplicaType(name=name, cold_start_s=COLD_START_S, **given)
+    given: dict[str, Any] = {
+        "tokens_per_s": RATE,
+        "cost_per_hour": 1.0,
+        "quota": 100,
+        "cold_start_s": COLD_START_S,
+    } | fields
+    return ReplicaType(name=name, **given)
 
 
 def rules_of(**fields: Any) -> ScalingRules:
