@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy, ScheduleEntry
+from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy, RolePolicy, ScheduleEntry
 from core.bulk_hours import next_opening, parse_bulk_hours
 
 
@@ -14,6 +14,7 @@ class Policies(msgspec.Struct, frozen=True):
     gpu_types: dict[str, GpuType]
     defaults: PoolPolicy
     pools: dict[str, PoolPolicy]
+    roles: dict[str, RolePolicy] = {}
 
     def table_of(self, pool: str) -> str | None:
         """Return the key in `pools` of the table for a pool; None: it gets the defaults.

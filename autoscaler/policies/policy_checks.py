@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from autoscaler.policies.policies import ReplicaBounds, entry_bounds
-from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy
+from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy, RolePolicy
+from autoscaler.policy.role_need import ROLE_PARTITIONS, Role
 from core.bulk_hours import InvalidBulkHoursError, parse_bulk_hours
 
 FieldProblem: TypeAlias = tuple[str, str]
@@ -35,6 +36,16 @@ def check_policy(policy: PoolPolicy, gpu_types: Mapping[str, GpuType]) -> Iterat
     types = [gpu_types[name] for name in dict.fromkeys(policy.gpu_types) if name in gpu_types]
     if len(types) == len(set(policy.gpu_types)):  # else names are missing, which is said above
         yield from _check_capacity(policy, types)
+
+
+def check_role(name: str, policy: RolePolicy) -> Iterator[FieldProblem]:
+    """Yield what is wrong with the policy of a role."""
+    fewest, most = policy.replicas_min, policy.replicas_max
+    partitions = ROLE_PARTITIONS.get(Role(name))
+    if fewest > most:
+        yield "replicas_min", f"{fewest} is above replicas_max {most}."
+    if partitions is not None and most > partitions:
+        yield "replicas_max", f"{most} is above the {partitions} partitions that {name} reads."
 
 
 def lowest_cost_per_hour(replicas: int, policy: PoolPolicy, gpu_types: Iterable[GpuType]) -> float:

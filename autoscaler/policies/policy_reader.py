@@ -12,15 +12,19 @@ from typing import Any, Final
 import msgspec
 
 from autoscaler.policies.policies import Policies
-from autoscaler.policies.policy_checks import FieldProblem, check_gpu_type, check_policy
+from autoscaler.policies.policy_checks import FieldProblem, check_gpu_type, check_policy, check_role
 from autoscaler.policies.pool_policy import (
     GPU_TYPES_MAX,
     NAME_PATTERN,
     POOL_PATTERN,
     POOLS_MAX,
+    ROLE_PATTERN,
     GpuType,
     PoolPolicy,
+    RolePolicy,
+    ScalingFile,
 )
+from autoscaler.policy.role_need import Role
 from core.errors import Disposition, MillraceError
 
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -37,6 +41,7 @@ _NAME_RULE: Final = (
     "A name has lower-case letters, digits, '.', '_' and '-', begins with a letter or digit and "
     "has at most 63 characters; that of a pool has at most 100, and '*' may follow."
 )
+_ROLE_RULE: Final = f"The roles are {', '.join(Role)}."
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -64,6 +69,8 @@ def read_policies(data: bytes, source: str) -> Policies:
     types = _read_tables(document, "gpu_types", NAME_PATTERN, GPU_TYPES_MAX, report)
     pools = _read_tables(document, "pools", POOL_PATTERN, POOLS_MAX, report)
     type_fields = {name: _read_fields(GpuType, path, raw, report) for name, path, raw in types}
+    roles = _read_tables(document, "roles", ROLE_PATTERN, len(Role), report)
+    role_fields = {name: _read_fields(RolePolicy, path, raw, report) for name, path, raw in roles}
     defaults = _read_fields(PoolPolicy, "[defaults]", document.get("defaults", {}), report)
     pool_fields = {name: _read_fields(PoolPolicy, path, raw, report) for name, path, raw in pools}
     report.raise_problems()
@@ -72,6 +79,7 @@ def read_policies(data: bytes, source: str) -> Policies:
         {name: GpuType(**fields) for name, fields in type_fields.items()},
         PoolPolicy(**defaults),
         {name: PoolPolicy(**{**defaults, **fields}) for name, fields in pool_fields.items()},
+        roles={name: RolePolicy(**fields) for name, fields in role_fields.items()},
     )
     _compare_fields(policies, report)
     report.raise_problems()
@@ -125,8 +133,9 @@ def _parse_document(data: bytes, report: _Report) -> dict[str, Any]:
 
 def _unknown_tables(document: dict[str, Any]) -> Iterable[FieldProblem]:
     for name in document:
-        if name not in {"gpu_types", "defaults", "pools"}:
-            yield f"[{_shown(name)}]", "The tables of a file are gpu_types, defaults and pools."
+        if name not in ScalingFile.__struct_fields__:
+            tables = ", ".join(ScalingFile.__struct_fields__)
+            yield f"[{_shown(name)}]", f"The tables of a file are {tables}."
 
 
 def _read_tables(
@@ -146,7 +155,7 @@ def _read_tables(
         if re.search(pattern, name):
             found.append((name, path, raw))
         else:
-            report.add(path, [("", _NAME_RULE)])
+            report.add(path, [("", _ROLE_RULE if group == "roles" else _NAME_RULE)])
     return found
 
 
@@ -182,6 +191,8 @@ def _compare_fields(policies: Policies, report: _Report) -> None:
         problems = check_policy(policy, policies.gpu_types)
         # A problem of the defaults is reported once, not for each pool that gets them.
         report.add(f"[pools.{_shown(name)}]", (one for one in problems if one not in of_defaults))
+    for name, role in policies.roles.items():
+        report.add(f"[roles.{name}]", check_role(name, role))
 
 
 def _field_problem(name: str, message: str) -> FieldProblem:
@@ -194,6 +205,8 @@ def _field_problem(name: str, message: str) -> FieldProblem:
 
 
 def _kind_of(path: str) -> str:
+    if path.startswith("[roles"):
+        return "a role"
     return "a GPU type" if path.startswith("[gpu_types") else "a pool"
 
 

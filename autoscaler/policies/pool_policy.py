@@ -10,6 +10,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from autoscaler.policy.role_need import Role
 from autoscaler.policy.scaling_rules import (
     GPU_TYPES_MAX as POOL_GPU_TYPES_MAX,
 )
@@ -36,6 +37,9 @@ NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$(?!\n)"
 
 POOL_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,99}\*?$(?!\n)"
 """The name of a pool, or the beginning of names and `*`."""
+
+ROLE_PATTERN: Final = f"^({'|'.join(Role)})$(?!\\n)"
+"""The name of a role that is scaled by its own load."""
 
 Name: TypeAlias = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Replicas: TypeAlias = Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
@@ -200,6 +204,39 @@ class PoolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = None
 
 
+class RolePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a role of the control plane is scaled."""
+
+    target_per_s: Annotated[
+        float,
+        Meta(
+            ge=0.001,
+            le=1e12,
+            description="Work of one process per second: requests of api, bytes to validate of "
+            "intake, items of batcher and results-writer.",
+        ),
+    ]
+    mode: Annotated[PolicyMode, Meta(description="As for a pool.")] = PolicyMode.ACTIVE
+    replicas_min: Annotated[
+        int, Meta(ge=1, le=REPLICAS_MAX, description="Fewest processes; a role never sleeps.")
+    ] = 1
+    replicas_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=REPLICAS_MAX,
+            description="Most processes. A batcher is never above 16 and a results-writer never "
+            "above 8: the partitions that they read.",
+        ),
+    ] = 4
+    drain_s: Annotated[
+        Seconds, Meta(description="Seconds in which waiting work, or a lag, is worked off.")
+    ] = 10.0
+    actuator: Annotated[
+        Name | None, Meta(description="Name of the actuator that starts and ends the processes.")
+    ] = None
+
+
 class ScalingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scaling policies of Millrace. Every field of a pool has a default."""
 
@@ -216,4 +253,8 @@ class ScalingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_length=POOLS_MAX,
             description="Policies by the name of a pool, or by the beginning of names and `*`.",
         ),
+    ] = {}
+    roles: Annotated[
+        dict[Annotated[str, Meta(pattern=ROLE_PATTERN)], RolePolicy],
+        Meta(max_length=len(Role), description="Policies by the name of a role."),
     ] = {}

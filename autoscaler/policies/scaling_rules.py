@@ -10,6 +10,7 @@ from typing import Final
 
 from autoscaler.policies.policies import Policies, entry_bounds
 from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy
+from autoscaler.policy.role_need import Role, RoleRules, check_role_rules
 from autoscaler.policy.scaling_rules import (
     POOL_REPLICAS_MAX,
     ReplicaType,
@@ -62,6 +63,22 @@ def rules_of(
         budget_per_hour=_cost(policy.budget_per_hour),
     )
     check_rules(rules)
+    return rules
+
+
+def role_rules_of(policies: Policies, role: Role) -> RoleRules | None:
+    """Return the rules of a role; None: the file has no table for it, so it is not scaled."""
+    policy = policies.roles.get(role)
+    if policy is None:
+        return None
+    rules = RoleRules(
+        role=role,
+        min_replicas=policy.replicas_min,
+        max_replicas=policy.replicas_max,
+        target_per_s=policy.target_per_s,
+        drain_s=policy.drain_s,
+    )
+    check_role_rules(rules)
     return rules
 
 

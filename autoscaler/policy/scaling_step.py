@@ -52,13 +52,33 @@ def decide(
 ) -> tuple[ScalingDecision, PoolHistory]:
     """Return the decision and the history for the next one.
 
-    The rules was checked (`check_rules`). A clock that goes back counts as one that stands still.
+    The rules were checked (`check_rules`). A clock that goes back counts as one that stands still.
     Raises InvalidSignalError for inputs out of their limits: the last target then stays.
     """
     check_signals(signals)
     now_s = max(checked("the time", now_s), history.at_s)
     need = replica_need(rules, signals, now_s, history.need)
     works = has_work(rules, signals, now_s)
+    return decide_for_need(
+        rules, signals, need, history, now_s, works=works, unavailable_spot=unavailable_spot
+    )
+
+
+def decide_for_need(  # noqa: PLR0913  each one is an input of the decision
+    rules: ScalingRules,
+    signals: PoolSignals,
+    need: ReplicaNeed,
+    history: PoolHistory,
+    now_s: float,
+    *,
+    works: bool,
+    unavailable_spot: AbstractSet[Offer] = frozenset(),
+) -> tuple[ScalingDecision, PoolHistory]:
+    """Return the decision for a need that is known, and the history for the next one.
+
+    `works` says whether there is any work; an empty pool then gets a replica.
+    """
+    now_s = max(checked("the time", now_s), history.at_s)
     history = observe(history, need, now_s, works=works)
     history = replace(history, veto=assess_trial(history.veto, signals, now_s, need.cold_start_s))
     bounds = bounds_at(rules, now_s, need.cold_start_s)

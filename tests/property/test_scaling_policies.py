@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from autoscaler.policies.policies import Policies, bounds_at
 from autoscaler.policies.policy_checks import lowest_cost_per_hour
 from autoscaler.policies.policy_reader import PROBLEMS_MAX, InvalidPoliciesError, read_policies
-from autoscaler.policies.pool_policy import GpuType, PolicyMode, PoolPolicy, ScheduleEntry
+from autoscaler.policies.pool_policy import (
+    GpuType,
+    PolicyMode,
+    PoolPolicy,
+    RolePolicy,
+    ScheduleEntry,
+)
+from autoscaler.policy.role_need import Role
 from tests.support.policy_texts import policies_text
 
 NAMES = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=8)
@@ -65,11 +72,23 @@ def pool_policies(draw: st.DrawFn, names: list[str]) -> PoolPolicy:
     )
 
 
+ROLES = st.sampled_from(Role)
+ROLE_POLICIES = st.builds(
+    RolePolicy,
+    target_per_s=st.floats(0.001, 1e12),
+    mode=st.sampled_from(PolicyMode),
+    replicas_min=st.integers(1, 3),
+    replicas_max=st.integers(3, 8),
+    drain_s=SECONDS,
+    actuator=st.none() | NAMES,
+)
+
+
 @st.composite
 def all_policies(draw: st.DrawFn) -> Policies:
     types = draw(st.dictionaries(NAMES, types_of_gpus(), max_size=3))
     pools = draw(st.dictionaries(POOLS, pool_policies(list(types)), max_size=4))
-    return Policies(types, PoolPolicy(), pools)
+    return Policies(types, PoolPolicy(), pools, roles=draw(st.dictionaries(ROLES, ROLE_POLICIES)))
 
 
 @given(all_policies())

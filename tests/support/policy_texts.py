@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from autoscaler.policies.policies import Policies
-from autoscaler.policies.pool_policy import GpuType, PoolPolicy
+from autoscaler.policies.pool_policy import GpuType, PoolPolicy, RolePolicy
 
 
 def policies_text(policies: Policies) -> str:
@@ -16,10 +16,12 @@ def policies_text(policies: Policies) -> str:
         lines += [f"[gpu_types.{json.dumps(name)}]", *_fields(gpu_type)]
     for name, policy in policies.pools.items():
         lines += [f"[pools.{json.dumps(name)}]", *_fields(policy)]
+    for name, role in policies.roles.items():
+        lines += [f"[roles.{name}]", *_fields(role)]
     return "\n".join(lines) + "\n"
 
 
-def _fields(policy: GpuType | PoolPolicy) -> list[str]:
+def _fields(policy: GpuType | PoolPolicy | RolePolicy) -> list[str]:
     found = msgspec.to_builtins(policy)
     return [f"{name} = {_value(value)}" for name, value in found.items() if value is not None]
 

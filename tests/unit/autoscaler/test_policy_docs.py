@@ -13,7 +13,13 @@ import pytest
 from autoscaler.policies.policies import bounds_at
 from autoscaler.policies.policy_reader import read_policies
 from autoscaler.policies.policy_schema import SCHEMA_NAME, schema_text
-from autoscaler.policies.pool_policy import GpuType, PolicyMode, PoolPolicy, ScheduleEntry
+from autoscaler.policies.pool_policy import (
+    GpuType,
+    PolicyMode,
+    PoolPolicy,
+    RolePolicy,
+    ScheduleEntry,
+)
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/scaling_policies.md").read_text()
@@ -22,6 +28,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "Fields of a pool": PoolPolicy,
     "Entries of a schedule": ScheduleEntry,
     "Fields of a GPU type": GpuType,
+    "Fields of a role": RolePolicy,
 }
 WEDNESDAY_NOON_S = 1_767_783_600.0  # 2026-01-07 12:00 in Berlin
 
