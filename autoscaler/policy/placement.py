@@ -41,6 +41,7 @@ class Addition(Struct, frozen=True, kw_only=True):
     spot: bool = False
     wake_replica_id: str | None = None
     standby: bool = False  # it starts out of the group, for the warm pool
+    cost_per_hour: float = 0.0  # that it adds; 0: a wake, or not known
 
 
 class Additions(Struct, frozen=True, kw_only=True):
@@ -191,7 +192,9 @@ class _Usage:
         self._total += 1
         self._spot += option.is_spot
         self._cost += option.cost
-        return Addition(gpu_type=option.name, zone=zone, spot=option.is_spot)
+        return Addition(
+            gpu_type=option.name, zone=zone, spot=option.is_spot, cost_per_hour=option.cost
+        )
 
 
 def _on_demand_max(rules: ScalingRules, total: int) -> int:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from autoscaler.policy.scaling_rules import ScalingRules
-from autoscaler.policy.signals import InputName, PoolSignals, ReplicaState
+from autoscaler.policy.signals import BulkBucket, InputName, PoolSignals, ReplicaState
 
 CORRECTION_MIN: Final = 0.1
 CORRECTION_MAX: Final = 10.0
@@ -36,6 +36,18 @@ _TERM_MAX: Final = 1e9  # replicas; sums of terms stay exact enough and finite
 _ROUNDING: Final = 1e-6  # of a replica: sums of terms are not exact
 
 
+class NeedInputs(Struct, frozen=True, kw_only=True):
+    """The values in the formulas of the terms, to show them. Of a role, tokens are its work."""
+
+    arrivals_per_s: float = 0.0  # λ
+    utilisation: float = 1.0  # ρ
+    backlog_tokens: float = 0.0
+    drain_s: float = 0.0  # T_on
+    bulk_tokens: float = 0.0  # weighted and corrected, of all buckets
+    bulk_deadline_s: float | None = None  # the earliest of the buckets, Unix time
+    burst_tokens: float = 0.0  # z √(v c)
+
+
 class ReplicaNeed(Struct, frozen=True, kw_only=True):
     """Each term in replicas, and what they were computed with."""
 
@@ -46,6 +58,7 @@ class ReplicaNeed(Struct, frozen=True, kw_only=True):
     replica_tokens_per_s: float  # μ
     cold_start_s: float  # c
     stale: tuple[InputName, ...] = ()
+    inputs: NeedInputs = NeedInputs()
 
     @property
     def exact(self) -> float:
@@ -65,21 +78,28 @@ def replica_need(
     """Return the terms now. A term whose input is stale is not below that of `previous`."""
     mu = replica_rate(rules, signals, previous)
     cold_start_s = predicted_start_s(rules, signals)
-    online = burst = 0.0
+    rate = burst_tokens = 0.0
     if not is_idle_online(rules, signals, now_s):
         rates = signals.arrivals
         rate = max(rates.fast_per_s, rates.slow_per_s, signals.forecast_tokens_per_s)
-        online = _replicas(rate, rules.utilisation * mu)
         burst_tokens = rules.burst_factor * math.sqrt(rates.variance_per_s * cold_start_s)
-        burst = _replicas(burst_tokens, mu * rules.online_drain_s)
     need = ReplicaNeed(
-        online=online,
+        online=_replicas(rate, rules.utilisation * mu),
         waiting=_replicas(signals.online_backlog_tokens, mu * rules.online_drain_s),
         bulk=_bulk(rules, signals, now_s + cold_start_s, mu),
-        burst=burst,
+        burst=_replicas(burst_tokens, mu * rules.online_drain_s),
         replica_tokens_per_s=mu,
         cold_start_s=cold_start_s,
         stale=signals.stale_inputs(),
+        inputs=NeedInputs(
+            arrivals_per_s=rate,
+            utilisation=rules.utilisation,
+            backlog_tokens=signals.online_backlog_tokens,
+            drain_s=rules.online_drain_s,
+            bulk_tokens=math.fsum(_bulk_tokens(signals, one) for one in signals.bulk),
+            bulk_deadline_s=min((one.deadline_s for one in signals.bulk), default=None),
+            burst_tokens=burst_tokens,
+        ),
     )
     return need if previous is None else _not_below(need, previous)
 
@@ -144,12 +164,16 @@ def has_work(rules: ScalingRules, signals: PoolSignals, now_s: float) -> bool:
 def _bulk(rules: ScalingRules, signals: PoolSignals, ready_s: float, mu: float) -> float:
     terms = []
     for bucket in signals.bulk:
-        correction = signals.correction.get(bucket.endpoint, 1.0)
-        correction = min(CORRECTION_MAX, max(CORRECTION_MIN, correction))
-        tokens = bucket.prompt_tokens + signals.output_weight * correction * bucket.output_tokens
+        tokens = _bulk_tokens(signals, bucket)
         left_s = max(rules.bulk_drain_min_s, bucket.deadline_s - ready_s)
         terms.append(_replicas(tokens, mu * left_s))
     return min(_TERM_MAX, math.fsum(terms))
+
+
+def _bulk_tokens(signals: PoolSignals, bucket: BulkBucket) -> float:
+    correction = signals.correction.get(bucket.endpoint, 1.0)
+    correction = min(CORRECTION_MAX, max(CORRECTION_MIN, correction))
+    return bucket.prompt_tokens + signals.output_weight * correction * bucket.output_tokens
 
 
 def _replicas(tokens: float, tokens_of_one: float) -> float:

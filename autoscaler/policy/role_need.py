@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from autoscaler.policy.replica_need import ReplicaNeed
+from autoscaler.policy.replica_need import NeedInputs, ReplicaNeed
 from autoscaler.policy.scaling_decision import ScalingDecision
 from autoscaler.policy.scaling_history import PoolHistory
 from autoscaler.policy.scaling_rules import (
@@ -137,6 +137,11 @@ def role_need(
         replica_tokens_per_s=rules.target_per_s,
         cold_start_s=ROLE_START_S,
         stale=("online", "replicas") if is_stale else (),
+        inputs=NeedInputs(
+            arrivals_per_s=rate * rules.target_per_s,
+            backlog_tokens=waiting,
+            drain_s=rules.drain_s,
+        ),
     )
 
 

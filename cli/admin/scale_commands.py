@@ -1,4 +1,4 @@
-"""`millrace scale`: scaling policies of pools."""
+"""`millrace scale`: scaling policies of pools, and what the autoscaler decided by them."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,6 +10,14 @@ from autoscaler.policies.policies import Policies, entry_bounds
 from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.policies.policy_reader import InvalidPoliciesError
 from autoscaler.policies.pool_policy import PoolPolicy, ScheduleEntry
+from cli.admin.scale_log_commands import (
+    explain,
+    history,
+    pause,
+    resume,
+    set_replicas,
+    status,
+)
 from cli.exits import ExitCode
 from cli.output import FormatOption, OutputFormat, write_output
 
@@ -33,9 +41,16 @@ _HEADERS: Final = (
 )
 
 app = typer.Typer(
-    short_help="Check scaling policies.",
-    help="Check scaling policies. For operators.",
+    short_help="Check scaling policies, explain and override decisions.",
+    help="Check scaling policies, explain and override decisions. For operators: all but check "
+    "connect to Kafka.",
 )
+app.command()(status)
+app.command()(explain)
+app.command()(history)
+app.command()(pause)
+app.command("set")(set_replicas)
+app.command()(resume)
 
 
 @app.command()

@@ -1,0 +1,75 @@
+"""Goal: an explanation says why, by the values of the decision alone."""
+
+from typing import get_args
+
+from msgspec.structs import replace
+
+from autoscaler.policy.explanation import REASONS, explanation
+from autoscaler.policy.scaling_decision import Reason
+from autoscaler.policy.scaling_history import first_history
+from autoscaler.policy.scaling_step import decide
+from autoscaler.policy.signals import PoolSignals, ReplicaState
+from tests.support.scaling import (
+    COLD_START_S,
+    NOW_S,
+    arrivals,
+    bucket,
+    gpu_type,
+    replica,
+    rules_of,
+    warm,
+)
+
+
+def worked_7() -> PoolSignals:
+    """The example of docs/autoscaling.md."""
+    return PoolSignals(
+        arrivals=arrivals(2400.0, variance_per_s=1e6),
+        online_backlog_tokens=5_000,
+        bulk=(bucket(7_200_000, 3600 + COLD_START_S),),
+        replicas=(*warm(2), replica(9, ReplicaState.ASLEEP)),
+    )
+
+
+def test_each_reason_has_a_clause() -> None:
+    assert set(REASONS) == set(get_args(Reason))
+
+
+def test_a_7_is_explained_term_by_term() -> None:
+    rules = rules_of(burst_factor=1.0, warm_pool=1)
+    decision, _ = decide(rules, worked_7(), first_history(NOW_S, 2), NOW_S)
+    text = "\n".join(explanation("chat", decision))
+
+    assert text.startswith("chat is to have 7 replicas: the need decided.")
+    assert (
+        "  online       3.00  2,400 tokens/s arrive / (0.8 × 1,000 tokens/s of a replica)" in text
+    )
+    assert "  waiting      0.50  5,000 tokens wait / (1,000/s × 10 s)" in text
+    assert (
+        "  bulk         2.00  7,200,000 tokens of jobs, the first due at 2027-01-15 09:01:30"
+        in text
+    )
+    assert "  burst        0.95  9,487 tokens above the mean in a start of 90 s" in text
+    assert "  sum          6.45  rounded up: 7" in text
+    assert "Bounds: 0 to 50." in text
+    assert "Woken from the warm pool: 1." in text
+    assert "Added: 4 × l4, on demand, 1.00 per hour each." in text
+    assert "Added: 1 × l4, on demand, for the warm pool, 1.00 per hour each." in text
+
+
+def test_what_was_not_done_is_said_with_its_reason() -> None:
+    rules = rules_of(gpu_types=(gpu_type(quota=4),), max_replicas=6, warm_pool=1)
+    decision, _ = decide(rules, worked_7(), first_history(NOW_S, 2), NOW_S)
+    text = "\n".join(explanation("chat", decision))
+
+    assert "chat is to have 4 replicas: the quota of its GPU types decided." in text
+    assert "Not done: 6 replicas, because the quota of its GPU types holds." in text
+
+
+def test_stale_inputs_and_an_alert_are_said() -> None:
+    signals = replace(worked_7(), age_s={"bulk": 30.0})
+    decision, _ = decide(rules_of(), signals, first_history(NOW_S, 2), NOW_S)
+    lines = explanation("chat", replace(decision, alert="Something."))
+
+    assert "Older than 3 s, so their terms do not fall: bulk." in lines
+    assert lines[-1] == "Alert: Something."
