@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from autoscaler.policy.explanation import explanation
 from autoscaler.policy.scaling_decision import ScalingDecision, decision_document
@@ -27,6 +26,7 @@ from cli.admin.scaling_log import (
 from cli.exits import CommandError, ExitCode
 from cli.instants import instant_text, parse_instant
 from cli.output import FormatOption, OutputFormat, write_json, write_output
+from topics.records.records import Record
 from topics.records.scaling import DecisionEntry, PoolScaling, ScalingOverride
 
 SILENT_S: Final = 15.0
@@ -221,7 +221,7 @@ def _order(
     order = replace(order, until_s=until_s, by=_user(), at_s=now_s)
     write_override(kafka, checked_override(read_scaling(kafka), order, now_s))
     if output_format is OutputFormat.JSON:
-        write_json(msgspec.to_builtins(order))
+        write_json(_named(order))
     else:
         typer.echo(f"{order.pool}: {_override_text(order) if order.mode else 'by its policy'}")
 
@@ -248,18 +248,31 @@ def _decision(record: PoolScaling) -> ScalingDecision | None:
 
 def _status_value(log: ScalingLog, record: PoolScaling, now_s: float) -> dict[str, Any]:
     decision, override = _decision(record), log.override(record.pool, now_s)
-    value: dict[str, Any] = msgspec.to_builtins(record)
+    value = _named(record)
     del value["memory"]
     value["decision"] = decision_document(decision) if decision else None
-    value["override"] = msgspec.to_builtins(override) if override else None
+    value["override"] = _named(override) if override else None
     value["is_silent"] = now_s - record.at_s > SILENT_S
     return value
 
 
 def _history_value(entry: DecisionEntry, decision: ScalingDecision) -> dict[str, Any]:
-    value: dict[str, Any] = msgspec.to_builtins(entry)
+    value = _named(entry)
     value["decision"] = decision_document(decision)
     return value
+
+
+def _named(record: Record) -> dict[str, Any]:
+    """Return the fields of a record by name; on the log they are a list."""
+    return {name: _plain(value) for name, value in asdict(record).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return _named(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, bytes) else value
 
 
 def _override_text(override: ScalingOverride) -> str:
