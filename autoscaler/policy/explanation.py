@@ -105,7 +105,7 @@ def _changes(decision: ScalingDecision) -> Iterator[str]:
     if decision.removals:
         yield f"Removed: {', '.join(decision.removals)}."
     if decision.standby or decision.asleep:
-        yield f"Warm pool: {decision.standby} are to sleep."
+        yield f"To sleep in the warm pool: {decision.standby}."
 
 
 def _kind(one: Addition) -> str:
