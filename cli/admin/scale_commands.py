@@ -19,7 +19,7 @@ from cli.admin.scale_log_commands import (
     status,
 )
 from cli.exits import ExitCode
-from cli.output import FormatOption, OutputFormat, write_output
+from cli.output import FormatOption, OutputFormat, write_output, write_table
 
 OTHER_POOLS: Final = "(other pools)"
 """Stands for each pool that the file does not name."""
@@ -40,6 +40,8 @@ _HEADERS: Final = (
     "zones",
 )
 
+_ROLE_HEADERS: Final = ("role", "mode", "replicas", "target/s", "drain", "actuator")
+
 app = typer.Typer(
     short_help="Check scaling policies, explain and override decisions.",
     help="Check scaling policies, explain and override decisions. For operators: all but check "
@@ -58,7 +60,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="A scaling policy file, TOML.")],
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Check a scaling policy file and show what each of its pools gets, defaults included.
+    """Check a scaling policy file and show what each of its pools and roles gets.
 
     Connects to nothing. Exit code 2: the file is not valid; each line on stderr says where and why.
     """
@@ -69,6 +71,8 @@ def check(
             typer.echo(problem, err=True)
         raise typer.Exit(ExitCode.USAGE) from None
     write_output(output_format, policies_json(policies), _HEADERS, lambda: policy_rows(policies))
+    if policies.roles and output_format is OutputFormat.TABLE:
+        write_table(_ROLE_HEADERS, role_rows(policies))
 
 
 def policies_json(policies: Policies) -> dict[str, Any]:
@@ -81,6 +85,21 @@ def policy_rows(policies: Policies) -> list[tuple[str, ...]]:
     """Return one row for each pool of the file, by name, and one for all other pools."""
     rows = [_row(name, policy) for name, policy in sorted(policies.pools.items())]
     return [*rows, _row(OTHER_POOLS, policies.defaults)]
+
+
+def role_rows(policies: Policies) -> list[tuple[str, ...]]:
+    """Return one row for each role that the file scales, by name."""
+    return [
+        (
+            name,
+            role.mode,
+            f"{role.replicas_min}-{role.replicas_max}",
+            f"{role.target_per_s:g}",
+            f"{role.drain_s:g} s",
+            role.actuator or "-",
+        )
+        for name, role in sorted(policies.roles.items())
+    ]
 
 
 def _row(name: str, policy: PoolPolicy) -> tuple[str, ...]:

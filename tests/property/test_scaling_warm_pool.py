@@ -164,3 +164,47 @@ def test_only_standby_distinguishes_a_replica_that_starts_for_the_group(
     decision = decided(rules_of(warm_pool=1), signals_of(700.0, (replica(1, state),)), 1)
 
     assert (decision.live, decision.asleep, len(decision.additions)) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("per_s", [400.0, 1200.0, 2600.0])
+def test_a_constant_load_wakes_refills_and_does_not_flip(per_s: float) -> None:
+    """In a closed loop with starts of 20 s: the pool settles with its warm pool full again."""
+    rules = rules_of(warm_pool=2, gpu_types=(gpu_type(cold_start_s=20.0),), max_replicas=12)
+    ready_s: dict[str, float] = {"s0": 0.0, "s1": 0.0}
+    sleeping = {"s0", "s1"}
+    history, targets = first_history(NOW_S, 0), []
+    for second in range(900):
+        now_s = NOW_S + second
+        listed = tuple(
+            ReplicaSignal(
+                replica_id=name,
+                state=state_of(at_s <= now_s, name in sleeping),
+                gpu_type="l4",
+                zone="",
+                tokens_per_s=1000.0,
+                standby=name in sleeping,
+            )
+            for name, at_s in ready_s.items()
+        )
+        decision, history = decide(rules, signals_of(per_s, listed, now_s), history, now_s)
+        targets.append(decision.target)
+        for number, one in enumerate(decision.additions):
+            if one.wake_replica_id is not None:
+                sleeping.discard(one.wake_replica_id)
+                continue
+            ready_s[f"{second}-{number}"] = now_s + 20.0
+            sleeping |= {f"{second}-{number}"} if one.standby else set()
+        for name in decision.removals:
+            ready_s.pop(name)
+            sleeping.discard(name)
+        assert len(ready_s) <= 12
+
+    assert len(set(targets[1:])) == 1
+    assert len(sleeping) == 2
+    assert len(ready_s) == targets[-1] + 2
+
+
+def state_of(is_ready: bool, is_standby: bool) -> ReplicaState:
+    if not is_ready:
+        return ReplicaState.STARTING
+    return ReplicaState.ASLEEP if is_standby else ReplicaState.WARM

@@ -121,7 +121,7 @@ def test_stale_data() -> None:
 
 def test_a_dry_run_decides_as_a_real_one() -> None:
     """The mode is no input of a decision: `observe` and `active` have the same rules."""
-    fields = {"replicas_max": 9, "warm_replicas": 1, "queue_s": 4.0}
+    fields: dict[str, Any] = {"replicas_max": 9, "warm_replicas": 1, "queue_s": 4.0}
     modes = [
         rules_of_policies(Policies({}, PoolPolicy(mode=mode, **fields), {}), "chat")
         for mode in (PolicyMode.ACTIVE, PolicyMode.OBSERVE)

@@ -22,8 +22,8 @@ def test_a_valid_file_is_shown_with_the_defaults_of_each_pool() -> None:
     assert done.exit_code == ExitCode.OK, done.stderr
     header, *rows = done.stdout.splitlines()
     assert header.startswith("POOL ")
-    names = ["chat-70b", "chat-8b", "embed-*", OTHER_POOLS]
-    assert [row.startswith(f"{name} ") for name, row in zip(names, rows, strict=True)] == [True] * 4
+    names = ["chat-70b", "chat-8b", "embed-*", OTHER_POOLS, "ROLE", "results-writer"]
+    assert [row.startswith(f"{name} ") for name, row in zip(names, rows, strict=True)] == [True] * 6
     assert "4-12 Mon-Fri 08:00-18:00 Europe/Berlin" in rows[1]
     assert "50%, no fallback" in rows[0]
 
