@@ -14,6 +14,7 @@ from autoscaler.policy.scaling_decision import Reason, ScalingDecision, Withheld
 
 REASONS: Final[Mapping[Reason, str]] = {
     "need": "the need decided",
+    "operator": "an operator ordered it",
     "min": "the minimum decided",
     "max": "the maximum decided",
     "work": "the pool was empty and has work or an upload, which needs one replica",

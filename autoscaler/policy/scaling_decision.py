@@ -16,6 +16,7 @@ Action = Literal["up", "down", "hold"]
 
 Reason = Literal[
     "need",  # the terms, rounded up
+    "operator",  # ordered so many
     "min",
     "max",
     "work",  # the pool was empty and has work or an upload

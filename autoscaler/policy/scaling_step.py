@@ -49,9 +49,13 @@ def decide(
     history: PoolHistory,
     now_s: float,
     unavailable_spot: AbstractSet[Offer] = frozenset(),
+    *,
+    ordered: int | None = None,
 ) -> tuple[ScalingDecision, PoolHistory]:
     """Return the decision and the history for the next one.
 
+    `ordered` are the replicas that an operator wants (`millrace scale set`): they replace the need
+    and the steps at once, within bounds, quota and budget. The history goes on as without them.
     The rules were checked (`check_rules`). A clock that goes back counts as one that stands still.
     Raises InvalidSignalError for inputs out of their limits: the last target then stays.
     """
@@ -60,7 +64,14 @@ def decide(
     need = replica_need(rules, signals, now_s, history.need)
     works = has_work(rules, signals, now_s)
     return decide_for_need(
-        rules, signals, need, history, now_s, works=works, unavailable_spot=unavailable_spot
+        rules,
+        signals,
+        need,
+        history,
+        now_s,
+        works=works,
+        unavailable_spot=unavailable_spot,
+        ordered=ordered,
     )
 
 
@@ -73,10 +84,12 @@ def decide_for_need(  # noqa: PLR0913  each one is an input of the decision
     *,
     works: bool,
     unavailable_spot: AbstractSet[Offer] = frozenset(),
+    ordered: int | None = None,
 ) -> tuple[ScalingDecision, PoolHistory]:
     """Return the decision for a need that is known, and the history for the next one.
 
-    `works` says whether there is any work; an empty pool then gets a replica.
+    `works` says whether there is any work; an empty pool then gets a replica. `ordered` is that of
+    `decide`.
     """
     now_s = max(checked("the time", now_s), history.at_s)
     history = observe(history, need, now_s, works=works)
@@ -84,7 +97,9 @@ def decide_for_need(  # noqa: PLR0913  each one is an input of the decision
     bounds = bounds_at(rules, now_s, need.cold_start_s)
     current = current_replicas(history, signals, need.cold_start_s)
     desired = _desired(need, bounds, works=works)
-    if desired.replicas > current:
+    if ordered is not None:
+        aim = _Target(ordered, "operator")
+    elif desired.replicas > current:
         aim = _raised(desired, current, bounds, history, works=works)
     elif desired.replicas < current:
         aim = _lowered(desired, current, rules, signals, history)

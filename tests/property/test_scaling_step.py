@@ -299,6 +299,24 @@ def test_a_clock_that_goes_back_stands_still() -> None:
     assert decision.at_s == history.at_s == NOW_S - 1
 
 
+@given(any_signals, st.integers(0, 20), st.integers(0, 20))
+def test_an_order_of_an_operator_replaces_need_and_steps_within_bounds(
+    signals: PoolSignals, target: int, ordered: int
+) -> None:
+    rules = rules_of(min_replicas=2, max_replicas=12, gpu_types=(gpu_type(quota=1000),))
+    decision, after = decide(rules, signals, observed(target), NOW_S, ordered=ordered)
+    _, without = decide(rules, signals, observed(target), NOW_S)
+
+    assert decision.target == min(12, max(2, ordered))
+    if 2 <= ordered <= 12:
+        assert decision.reason == "operator"
+    assert (after.peaks, after.need, after.last_work_s) == (
+        without.peaks,
+        without.need,
+        without.last_work_s,
+    )
+
+
 @given(any_signals, st.integers(0, 20))
 def test_decision_and_history_survive_json(signals: PoolSignals, target: int) -> None:
     decision, history = decide(rules_of(), signals, observed(target), NOW_S)
