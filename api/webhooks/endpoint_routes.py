@@ -21,6 +21,7 @@ from api.idempotent_requests import IdempotentRequestDep, saved_response
 from api.resources import seconds
 from api.webhooks.webhook_services import WebhookServicesDep
 from core.ids import JOB, parse_public_id, public_id
+from core.webhook_signatures import secret_text
 from jobs.store.idempotency import StoredAnswer
 from results.webhooks.endpoints.callbacks import rotate_callback_secret
 from results.webhooks.endpoints.endpoints import (
@@ -38,7 +39,6 @@ from results.webhooks.endpoints.signing_secrets import (
     SecretCipher,
     SecretUnreadableError,
     secret_hint,
-    secret_text,
 )
 from results.webhooks.events.messages import EVENT_TYPES
 from tenancy.audit_log import Action

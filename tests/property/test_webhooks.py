@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import InvalidWebhookSignatureError, OpenAI
 
+from core.webhook_signatures import secret_text, signed_headers
 from results.webhooks.delivery.retry_schedule import (
     DELAYS_S,
     RETRY_AFTER_S_MAX,
     DeliveryFailure,
     next_delay_s,
 )
-from results.webhooks.endpoints.signing_secrets import secret_text, signed_headers
 
 secrets = st.binary(min_size=32, max_size=32)
 bodies = st.text(max_size=200).map(str.encode)

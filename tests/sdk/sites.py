@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from core.ids import EVENT, public_id
-from results.webhooks.endpoints.signing_secrets import secret_text, signed_headers
+from core.webhook_signatures import secret_text, signed_headers
 from results.webhooks.events.messages import job_message
 from tests.sdk.checks.site import Site
 from tests.support.stacks import Stack

@@ -17,6 +17,7 @@ from core.clock import Clock
 from core.ids import EVENT, public_id
 from core.retry_after import retry_after_s
 from core.runtime.open_files import ResourceExhaustedError
+from core.webhook_signatures import signed_headers
 from results.webhooks import metrics
 from results.webhooks.delivery.attempt_recording import (
     AttemptRecorder,
@@ -33,11 +34,7 @@ from results.webhooks.delivery.http_sender import HttpSender, SendError
 from results.webhooks.delivery.retry_schedule import RETRY_AFTER_S_MAX, DeliveryFailure
 from results.webhooks.endpoints.name_resolution import DnsLookups, DnsLookupsBusyError
 from results.webhooks.endpoints.receiver_urls import UrlError, parse_url
-from results.webhooks.endpoints.signing_secrets import (
-    SecretCipher,
-    SecretUnreadableError,
-    signed_headers,
-)
+from results.webhooks.endpoints.signing_secrets import SecretCipher, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings
 from storage.postgres.engines import DATABASE_UNAVAILABLE
 

@@ -1,20 +1,18 @@
-"""Signing secrets of webhooks: the signatures made with them, and their encryption at rest.
+"""Signing secrets of webhooks and their encryption at rest.
 
-The key that encrypts them is not in the database. Signatures follow the Standard Webhooks scheme,
-version 1: HMAC-SHA256 over id, time and body. A secret is as long as one HMAC-SHA256, so the HMAC
-of a random nonce serves as its one-time pad. A second HMAC over ciphertext and owner authenticates
-them (encrypt-then-MAC).
+The key that encrypts them is not in the database. `core.webhook_signatures` signs with them. A
+secret is as long as one HMAC-SHA256, so the HMAC of a random nonce serves as its one-time pad. A
+second HMAC over ciphertext and owner authenticates them (encrypt-then-MAC).
 """
 
-import base64
 import hmac
 from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
 from core.errors import MillraceError
+from core.webhook_signatures import PREFIX, secret_text
 
-PREFIX: Final = "whsec_"
 _HINT_CHARS: Final = 4
 SECRET_BYTES: Final = 32
 _FORMAT: Final = b"\x01"
@@ -23,30 +21,9 @@ _MAC_BYTES: Final = 32
 _ENCRYPTED_BYTES: Final = len(_FORMAT) + _NONCE_BYTES + SECRET_BYTES + _MAC_BYTES
 
 
-def secret_text(secret: bytes) -> str:
-    """Return a secret in the form that is shown to its owner once."""
-    return PREFIX + base64.b64encode(secret).decode()
-
-
 def secret_hint(secret: bytes) -> str:
     """Return the last characters of a secret, which identify it without revealing it."""
     return f"{PREFIX}…{secret_text(secret).rstrip('=')[-_HINT_CHARS:]}"
-
-
-def signed_headers(
-    secrets: Sequence[bytes], message_id: str, at_s: int, body: bytes
-) -> dict[str, str]:
-    """Return the three signature headers, with one signature for each of `secrets`.
-
-    `at_s`, the time of this attempt, is signed: receivers reject old timestamps.
-    """
-    content = f"{message_id}.{at_s}.".encode() + body
-    signatures = (base64.b64encode(hmac.digest(s, content, "sha256")).decode() for s in secrets)
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(at_s),
-        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
-    }
 
 
 class SecretUnreadableError(MillraceError):

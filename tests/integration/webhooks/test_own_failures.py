@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
+from core.webhook_signatures import secret_text
 from results.webhooks.delivery import attempt_recording
 from results.webhooks.delivery.attempt_recording import AttemptRecorder, DeliveryAttempt
 from results.webhooks.delivery.claiming import WebhookDelivery
 from results.webhooks.endpoints.endpoints import rotate_secret
-from results.webhooks.endpoints.signing_secrets import secret_text
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (
     CIPHER,

@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
+from core.webhook_signatures import secret_text
 from results.webhooks.delivery.delivery_history import create_test_delivery
 from results.webhooks.delivery.http_sender import RESPONSE_BYTES_MAX
 from results.webhooks.delivery.retry_schedule import DELAYS_S
 from results.webhooks.endpoints.endpoints import EndpointChange, change_endpoint, rotate_secret
 from results.webhooks.endpoints.name_resolution import DnsLookups
-from results.webhooks.endpoints.signing_secrets import secret_text
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.webhooks.conftest import (

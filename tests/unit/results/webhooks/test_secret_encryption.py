@@ -7,11 +7,11 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from core.webhook_signatures import secret_text
 from results.webhooks.endpoints.signing_secrets import (
     SecretCipher,
     SecretUnreadableError,
     secret_hint,
-    secret_text,
 )
 from results.webhooks.settings import WebhookSettings
 
