@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from autoscaler.actuators.actuator_tables import ActuatorTable
 from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy, RolePolicy, ScheduleEntry
 from core.bulk_hours import next_opening, parse_bulk_hours
 
@@ -15,6 +16,7 @@ class Policies(msgspec.Struct, frozen=True):
     defaults: PoolPolicy
     pools: dict[str, PoolPolicy]
     roles: dict[str, RolePolicy] = {}
+    actuators: dict[str, ActuatorTable] = {}
 
     def table_of(self, pool: str) -> str | None:
         """Return the key in `pools` of the table for a pool; None: it gets the defaults.
@@ -30,6 +32,16 @@ class Policies(msgspec.Struct, frozen=True):
         """Return the policy of a pool; each pool has one."""
         table = self.table_of(pool)
         return self.defaults if table is None else self.pools[table]
+
+    def actuator_of(self, pool: str) -> str | None:
+        """Return the name of the actuator of a pool: its own, else the only one of the file.
+
+        None: the file has none, or the pool is not active and names none of several.
+        """
+        named = self.policy_of(pool).actuator
+        if named is None and len(self.actuators) == 1:
+            return next(iter(self.actuators))
+        return named
 
     def curve_of(self, pool: str, gpu_type: str) -> Curve:
         """Return concurrency and tokens/s of a replica of the pool on a GPU type.

@@ -7,9 +7,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
+from autoscaler.actuators.actuator_tables import (
+    ActuatorTable,
+    EmbeddedTable,
+    KedaTable,
+    WebhookTable,
+)
 from autoscaler.policies.policies import ReplicaBounds, entry_bounds
-from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy, RolePolicy
+from autoscaler.policies.pool_policy import Curve, GpuType, PolicyMode, PoolPolicy, RolePolicy
 from autoscaler.policy.role_need import ROLE_PARTITIONS, Role
 from core.bulk_hours import InvalidBulkHoursError, parse_bulk_hours
 
@@ -46,6 +53,42 @@ def check_role(name: str, policy: RolePolicy) -> Iterator[FieldProblem]:
         yield "replicas_min", f"{fewest} is above replicas_max {most}."
     if partitions is not None and most > partitions:
         yield "replicas_max", f"{most} is above the {partitions} partitions that {name} reads."
+
+
+def check_pool_actuator(
+    policy: PoolPolicy, actuators: Mapping[str, ActuatorTable]
+) -> Iterator[FieldProblem]:
+    """Yield what is wrong with the actuator of a pool, its defaults included."""
+    if policy.actuator is not None and policy.actuator not in actuators:
+        yield "actuator", f"The file has no table actuators.{policy.actuator}."
+    elif policy.actuator is None and policy.mode is PolicyMode.ACTIVE and len(actuators) > 1:
+        yield "actuator", f"The file has {len(actuators)} actuators, and an active pool names one."
+
+
+def check_actuators(actuators: Mapping[str, ActuatorTable]) -> Iterator[FieldProblem]:
+    """Yield what is wrong with the actuators of a file."""
+    for kind in (EmbeddedTable, KedaTable):  # each is one server of the process
+        if sum(isinstance(table, kind) for table in actuators.values()) > 1:
+            yield "", f"The file has several tables of kind {kind.__struct_config__.tag}."
+    for name, table in actuators.items():
+        if isinstance(table, WebhookTable) and (problem := webhook_url_problem(table.url)):
+            yield f"{name}.url", problem
+
+
+def webhook_url_problem(url: str) -> str | None:
+    """Return why a URL may not receive orders: it needs TLS, or an address of this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "The URL is not valid."
+    if not host or parts.scheme not in {"http", "https"} or not url.isascii() or " " in url:
+        return "The URL is not valid."
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        return "The URL has credentials or a fragment."
+    if parts.scheme == "http" and host not in {"127.0.0.1", "::1", "localhost"}:
+        return "http is only for this machine; use https."
+    return None
 
 
 def lowest_cost_per_hour(replicas: int, policy: PoolPolicy, gpu_types: Iterable[GpuType]) -> float:

@@ -6,13 +6,21 @@ all of them; only when each of them is valid are they compared with each other.
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
+from autoscaler.actuators.actuator_tables import ACTUATORS_MAX, TABLES, ActuatorTable
 from autoscaler.policies.policies import Policies
-from autoscaler.policies.policy_checks import FieldProblem, check_gpu_type, check_policy, check_role
+from autoscaler.policies.policy_checks import (
+    FieldProblem,
+    check_actuators,
+    check_gpu_type,
+    check_policy,
+    check_pool_actuator,
+    check_role,
+)
 from autoscaler.policies.pool_policy import (
     GPU_TYPES_MAX,
     NAME_PATTERN,
@@ -73,6 +81,7 @@ def read_policies(data: bytes, source: str) -> Policies:
     role_fields = {name: _read_fields(RolePolicy, path, raw, report) for name, path, raw in roles}
     defaults = _read_fields(PoolPolicy, "[defaults]", document.get("defaults", {}), report)
     pool_fields = {name: _read_fields(PoolPolicy, path, raw, report) for name, path, raw in pools}
+    actuators = _read_actuators(document, report)
     report.raise_problems()
 
     policies = Policies(
@@ -80,6 +89,7 @@ def read_policies(data: bytes, source: str) -> Policies:
         PoolPolicy(**defaults),
         {name: PoolPolicy(**{**defaults, **fields}) for name, fields in pool_fields.items()},
         roles={name: RolePolicy(**fields) for name, fields in role_fields.items()},
+        actuators=actuators,
     )
     _compare_fields(policies, report)
     report.raise_problems()
@@ -159,6 +169,23 @@ def _read_tables(
     return found
 
 
+def _read_actuators(document: dict[str, Any], report: _Report) -> dict[str, ActuatorTable]:
+    """Return the actuators whose tables are valid. Reports what is wrong with the others."""
+    found = {}
+    for name, path, raw in _read_tables(document, "actuators", NAME_PATTERN, ACTUATORS_MAX, report):
+        fields = dict(raw) if isinstance(raw, dict) else {}
+        kind = fields.pop("kind", None)
+        if not isinstance(kind, str) or kind not in TABLES:
+            report.add(path, [("kind", f"The kinds are {', '.join(TABLES)}.")])
+            continue
+        values = _read_fields(TABLES[kind], path, fields, report)
+        try:
+            found[name] = msgspec.convert({"kind": kind, **values}, ActuatorTable)
+        except msgspec.ValidationError:  # a field is missing, which is said above
+            continue
+    return found
+
+
 def _read_fields(
     struct: type[msgspec.Struct], path: str, raw: Any, report: _Report
 ) -> dict[str, Any]:
@@ -185,14 +212,20 @@ def _read_fields(
 def _compare_fields(policies: Policies, report: _Report) -> None:
     for name, gpu_type in policies.gpu_types.items():
         report.add(f"[gpu_types.{_shown(name)}]", check_gpu_type(gpu_type))
-    of_defaults = list(check_policy(policies.defaults, policies.gpu_types))
+    report.add("[actuators]", check_actuators(policies.actuators))
+    of_defaults = list(_check_pool(policies.defaults, policies))
     report.add("[defaults]", of_defaults)
     for name, policy in policies.pools.items():
-        problems = check_policy(policy, policies.gpu_types)
+        problems = _check_pool(policy, policies)
         # A problem of the defaults is reported once, not for each pool that gets them.
         report.add(f"[pools.{_shown(name)}]", (one for one in problems if one not in of_defaults))
     for name, role in policies.roles.items():
         report.add(f"[roles.{name}]", check_role(name, role))
+
+
+def _check_pool(policy: PoolPolicy, policies: Policies) -> Iterator[FieldProblem]:
+    yield from check_policy(policy, policies.gpu_types)
+    yield from check_pool_actuator(policy, policies.actuators)
 
 
 def _field_problem(name: str, message: str) -> FieldProblem:
@@ -207,6 +240,8 @@ def _field_problem(name: str, message: str) -> FieldProblem:
 def _kind_of(path: str) -> str:
     if path.startswith("[roles"):
         return "a role"
+    if path.startswith("[actuators"):
+        return "this kind of actuator"
     return "a GPU type" if path.startswith("[gpu_types") else "a pool"
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from autoscaler.actuators.actuator_tables import ACTUATORS_MAX, ActuatorTable
 from autoscaler.policy.role_need import Role
 from autoscaler.policy.scaling_rules import (
     GPU_TYPES_MAX as POOL_GPU_TYPES_MAX,
@@ -202,6 +203,13 @@ class PoolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Cost | None,
         Meta(description="Most that the replicas of the pool may cost in an hour; none: no limit."),
     ] = None
+    actuator: Annotated[
+        Name | None,
+        Meta(
+            description="Name of the table in `actuators` that starts and ends the replicas. None: "
+            "the only table of the file."
+        ),
+    ] = None
 
 
 class RolePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -257,4 +265,8 @@ class ScalingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roles: Annotated[
         dict[Annotated[str, Meta(pattern=ROLE_PATTERN)], RolePolicy],
         Meta(max_length=len(Role), description="Policies by the name of a role."),
+    ] = {}
+    actuators: Annotated[
+        dict[Name, ActuatorTable],
+        Meta(max_length=ACTUATORS_MAX, description="What starts and ends replicas, by name."),
     ] = {}

@@ -10,6 +10,12 @@ import jsonschema_rs
 import msgspec
 import pytest
 
+from autoscaler.actuators.actuator_tables import (
+    CommandTable,
+    KedaTable,
+    KubernetesTable,
+    WebhookTable,
+)
 from autoscaler.policies.policies import bounds_at
 from autoscaler.policies.policy_reader import read_policies
 from autoscaler.policies.policy_schema import SCHEMA_NAME, schema_text
@@ -29,6 +35,10 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "Entries of a schedule": ScheduleEntry,
     "Fields of a GPU type": GpuType,
     "Fields of a role": RolePolicy,
+    "Fields of an actuator `kubernetes`": KubernetesTable,
+    "Fields of an actuator `keda`": KedaTable,
+    "Fields of an actuator `command`": CommandTable,
+    "Fields of an actuator `webhook`": WebhookTable,
 }
 WEDNESDAY_NOON_S = 1_767_783_600.0  # 2026-01-07 12:00 in Berlin
 

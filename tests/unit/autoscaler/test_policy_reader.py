@@ -135,7 +135,10 @@ def test_the_lowest_cost_uses_spot_gpus_up_to_the_share() -> None:
         ("defaults = 1", "[defaults]: Expected a table."),
         ("pools = [1]", "[pools]: Expected a table of tables."),
         ("pools.a = 1", "[pools.a]: Expected a table."),
-        ("[pool.a]", "[pool]: The tables of a file are gpu_types, defaults, pools, roles."),
+        (
+            "[pool.a]",
+            "[pool]: The tables of a file are gpu_types, defaults, pools, roles, actuators.",
+        ),
         ("[pools.'A b']", '[pools."A b"]: A name has lower-case letters'),
         ("[pools.'*']", '[pools."*"]: A name has'),
         ('[pools."a\\n"]', '[pools."a\N{REPLACEMENT CHARACTER}"]: A name has'),
