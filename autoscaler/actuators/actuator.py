@@ -104,3 +104,9 @@ class ForeignScalerError(ActuatorError):
     """Another scaler or actuator changes the replicas of this pool."""
 
     code = "foreign_scaler"
+
+
+class UnknownPoolError(ActuatorError):
+    """The platform has nothing that runs replicas of this pool or kind."""
+
+    code = "unknown_pool"

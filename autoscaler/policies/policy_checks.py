@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 from autoscaler.actuators.actuator_tables import (
     ActuatorTable,
@@ -15,6 +14,7 @@ from autoscaler.actuators.actuator_tables import (
     KedaTable,
     WebhookTable,
 )
+from autoscaler.actuators.safe_urls import url_problem
 from autoscaler.policies.policies import ReplicaBounds, entry_bounds
 from autoscaler.policies.pool_policy import Curve, GpuType, PolicyMode, PoolPolicy, RolePolicy
 from autoscaler.policy.role_need import ROLE_PARTITIONS, Role
@@ -71,24 +71,8 @@ def check_actuators(actuators: Mapping[str, ActuatorTable]) -> Iterator[FieldPro
         if sum(isinstance(table, kind) for table in actuators.values()) > 1:
             yield "", f"The file has several tables of kind {kind.__struct_config__.tag}."
     for name, table in actuators.items():
-        if isinstance(table, WebhookTable) and (problem := webhook_url_problem(table.url)):
+        if isinstance(table, WebhookTable) and (problem := url_problem(table.url)):
             yield f"{name}.url", problem
-
-
-def webhook_url_problem(url: str) -> str | None:
-    """Return why a URL may not receive orders: it needs TLS, or an address of this machine."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return "The URL is not valid."
-    if not host or parts.scheme not in {"http", "https"} or not url.isascii() or " " in url:
-        return "The URL is not valid."
-    if parts.username is not None or parts.password is not None or parts.fragment:
-        return "The URL has credentials or a fragment."
-    if parts.scheme == "http" and host not in {"127.0.0.1", "::1", "localhost"}:
-        return "http is only for this machine; use https."
-    return None
 
 
 def lowest_cost_per_hour(replicas: int, policy: PoolPolicy, gpu_types: Iterable[GpuType]) -> float:

@@ -1,0 +1,1 @@
+"""KEDA and HorizontalPodAutoscalers: the number of replicas as a metric."""

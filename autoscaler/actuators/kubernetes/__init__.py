@@ -1,0 +1,1 @@
+"""Kubernetes: the number of replicas as the scale of Deployments."""
