@@ -186,7 +186,7 @@ class CommandPlatform:
 
     pool = POOL
     unknown_pool = "nowhere"
-    kinds = (("l4", "a", False), ("l4", "b", False), ("h100", "", True))
+    kinds: tuple[Kind, ...] = (("l4", "a", False), ("l4", "b", False), ("h100", "", True))
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "state.json"

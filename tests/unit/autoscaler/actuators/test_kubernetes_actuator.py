@@ -1,0 +1,309 @@
+"""Goal: orders reach Deployments through every race with controllers, people and other scalers.
+
+The API server is a fake with optimistic concurrency; no cluster is here.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoscaler.actuators.actuator import (
+    ActuatorConflictError,
+    ActuatorDeniedError,
+    ActuatorError,
+    ForeignScalerError,
+    KindCount,
+    PoolOrder,
+    StaleEpochError,
+    UnexpectedAnswerError,
+    UnknownPoolError,
+)
+from autoscaler.actuators.kubernetes.deployments import (
+    Deployment,
+    deployment_name,
+    pod_of_replica,
+    read_deployment,
+    replicas_by_name,
+)
+from autoscaler.actuators.kubernetes.kubernetes_actuator import DELETION_COST, REMOVED_COST
+from tests.support.actuator_conformance import order
+from tests.support.actuator_platforms import KubernetesPlatform, kubernetes_platform
+
+ON_DEMAND, SPOT = "m-chat-l4", "m-chat-l4-spot"
+
+
+@pytest.fixture
+async def platform(tmp_path: Path) -> AsyncIterator[KubernetesPlatform]:
+    async with kubernetes_platform(tmp_path) as platform:
+        yield platform
+
+
+def scaler(target: str, kind: str | None = "Deployment") -> dict[str, Any]:
+    kinds = {} if kind is None else {"kind": kind}
+    return {"metadata": {"name": "s"}, "spec": {"scaleTargetRef": {"name": target, **kinds}}}
+
+
+def scales(platform: KubernetesPlatform) -> dict[str, int]:
+    found = platform.api.deployments.items()
+    return {name: deployment["spec"]["replicas"] for name, deployment in found}
+
+
+async def test_a_conflict_with_a_controller_is_read_again_and_done(
+    platform: KubernetesPlatform,
+) -> None:
+    actuator = await platform.open_actuator()
+    conflicts = iter([True])
+
+    def change_status(resource: str) -> None:
+        if resource == "deployments/scale" and next(conflicts, False):
+            platform.api.touch(platform.api.deployments[ON_DEMAND])
+
+    platform.api.before_write = change_status
+    await actuator.apply(order(platform, 1, 3))
+
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
+    assert platform.api.calls.count(("PUT", "deployments/scale")) == 2
+
+
+async def test_a_second_conflict_is_an_error(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    platform.api.before_write = lambda _: platform.api.touch(platform.api.deployments[ON_DEMAND])
+
+    with pytest.raises(ActuatorConflictError):
+        await actuator.apply(order(platform, 1, 3))
+    assert scales(platform) == {ON_DEMAND: 0, SPOT: 0}
+
+
+async def test_a_newer_autoscaler_between_two_writes_wins(platform: KubernetesPlatform) -> None:
+    older, newer = await platform.open_actuator(), await platform.open_actuator()
+    await older.apply(order(platform, 4, 1, 1))
+
+    def take_over(resource: str) -> None:
+        if resource == "deployments/scale":
+            deployment = platform.api.deployments[ON_DEMAND]
+            deployment["metadata"]["annotations"]["millrace.dev/scaling-epoch"] = "5"
+            deployment["spec"]["replicas"] = 2
+            platform.api.touch(deployment)
+
+    platform.api.before_write = take_over
+    with pytest.raises(StaleEpochError):
+        await older.apply(order(platform, 4, 9, 1, sequence=2))
+    assert scales(platform) == {ON_DEMAND: 2, SPOT: 1}
+
+    platform.api.before_write = None
+    await newer.apply(order(platform, 5, 3, 0))
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
+
+
+async def test_an_order_fences_deployments_that_it_does_not_change(
+    platform: KubernetesPlatform,
+) -> None:
+    await (await platform.open_actuator()).apply(order(platform, 6, 1))
+
+    annotations = platform.api.deployments[SPOT]["metadata"]["annotations"]
+    assert annotations["millrace.dev/scaling-epoch"] == "6"
+    assert annotations["millrace.dev/actuator"] == "main"
+
+
+async def test_a_count_that_was_changed_by_hand_is_set_back(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    await actuator.apply(order(platform, 1, 3))
+    platform.api.deployments[ON_DEMAND]["spec"]["replicas"] = 40
+    platform.api.touch(platform.api.deployments[ON_DEMAND])
+
+    observed = await actuator.observe(platform.pool)
+    assert sum(kind.replicas for kind in observed.kinds) == 40
+    await actuator.apply(order(platform, 1, 3))
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
+
+
+async def test_a_horizontal_pod_autoscaler_of_a_deployment_is_refused(
+    platform: KubernetesPlatform,
+) -> None:
+    actuator = await platform.open_actuator()
+    platform.api.scalers = [scaler("another"), scaler(SPOT)]
+
+    with pytest.raises(ForeignScalerError):
+        await actuator.apply(order(platform, 1, 3))
+    assert scales(platform) == {ON_DEMAND: 0, SPOT: 0}
+    platform.api.scalers = [scaler(SPOT, "StatefulSet")]
+    await actuator.apply(order(platform, 1, 3))
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
+
+
+async def test_a_scaled_object_needs_no_kind_to_be_refused(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    platform.api.scaled_objects = [scaler(ON_DEMAND, None)]
+
+    with pytest.raises(ForeignScalerError):
+        await actuator.apply(order(platform, 1, 3))
+
+
+async def test_other_scalers_are_listed_once_a_minute(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    listed = ("GET", "horizontalpodautoscalers")
+    for sequence in range(5):
+        await actuator.apply(order(platform, 1, sequence, sequence=sequence))
+        platform.clock.advance(14.9)
+    assert platform.api.calls.count(listed) == 1
+
+    platform.api.scalers = [scaler(ON_DEMAND)]
+    with pytest.raises(ForeignScalerError):
+        await actuator.apply(order(platform, 1, 9, sequence=9))
+    assert platform.api.calls.count(listed) == 2
+
+
+async def test_the_pods_to_remove_are_the_cheapest_before_the_scale_shrinks(
+    platform: KubernetesPlatform,
+) -> None:
+    for name in ("m-chat-l4-a1", "m-chat-l4-a2", "m-other-l4-a1"):
+        platform.api.pods[name] = {"metadata": {"name": name, "resourceVersion": "1"}}
+    actuator = await platform.open_actuator()
+    await actuator.apply(order(platform, 1, 3))
+    shrunk = order(platform, 1, 1, sequence=2)
+    removals = (
+        "chat-m-chat-l4-a2-0123abcd",
+        "chat-m-chat-l4-gone-0123abcd",
+        "chat-../x-00000000",
+        "chat-m-other-l4-a1-0123abcd",
+    )
+    platform.api.calls.clear()
+    await actuator.apply(
+        PoolOrder(pool="chat", epoch=1, sequence=2, kinds=shrunk.kinds, removals=removals)
+    )
+
+    costs = {
+        name: pod["metadata"].get("annotations", {}).get(DELETION_COST)
+        for name, pod in platform.api.pods.items()
+    }
+    assert costs == {"m-chat-l4-a1": None, "m-chat-l4-a2": REMOVED_COST, "m-other-l4-a1": None}
+    writes = [call for call in platform.api.calls if call[0] != "GET"]
+    assert writes == [("PATCH", "pods"), ("PATCH", "pods"), ("PUT", "deployments/scale")]
+    assert scales(platform) == {ON_DEMAND: 1, SPOT: 0}
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [
+        ("GET", "deployments"),
+        ("PATCH", "deployments"),
+        ("PUT", "deployments/scale"),
+        ("GET", "horizontalpodautoscalers"),
+    ],
+)
+async def test_each_right_that_is_missing_is_a_denial(
+    platform: KubernetesPlatform, verb: str, resource: str
+) -> None:
+    actuator = await platform.open_actuator()
+    platform.api.denied = {(verb, resource)}
+
+    with pytest.raises(ActuatorDeniedError):
+        await actuator.apply(order(platform, 1, 3))
+    assert scales(platform) == {ON_DEMAND: 0, SPOT: 0}
+
+
+async def test_a_token_that_was_rotated_is_read_again(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    await actuator.apply(order(platform, 1, 1))
+    platform.api.tokens = {"second-token"}
+    with pytest.raises(ActuatorDeniedError):
+        await actuator.apply(order(platform, 1, 2))
+
+    platform.token_file.write_text("second-token\n")
+    await actuator.apply(order(platform, 1, 2))
+    assert scales(platform) == {ON_DEMAND: 2, SPOT: 0}
+
+
+async def test_lists_are_read_page_by_page(platform: KubernetesPlatform) -> None:
+    platform.api.page_items = 1
+    await (await platform.open_actuator()).apply(order(platform, 1, 2, 3))
+
+    assert scales(platform) == {ON_DEMAND: 2, SPOT: 3}
+
+
+async def test_a_kind_without_a_deployment_is_unknown(platform: KubernetesPlatform) -> None:
+    kinds = (KindCount(gpu_type="h100", replicas=1), KindCount(gpu_type="l4", replicas=1))
+
+    with pytest.raises(UnknownPoolError):
+        await (await platform.open_actuator()).apply(
+            PoolOrder(pool="chat", epoch=1, sequence=1, kinds=kinds)
+        )
+    assert scales(platform) == {ON_DEMAND: 0, SPOT: 0}
+
+
+async def test_an_epoch_that_is_no_number_is_named(platform: KubernetesPlatform) -> None:
+    metadata = platform.api.deployments[ON_DEMAND]["metadata"]
+    metadata["annotations"] = {"millrace.dev/scaling-epoch": "-1"}
+    actuator = await platform.open_actuator()
+
+    with pytest.raises(UnexpectedAnswerError):
+        await actuator.apply(order(platform, 1, 3))
+
+
+async def test_a_server_that_is_gone_is_an_error(platform: KubernetesPlatform) -> None:
+    platform._url = "http://127.0.0.1:1"
+
+    with pytest.raises(ActuatorError) as raised:
+        await (await platform.open_actuator()).observe("chat")
+    assert raised.value.code == "actuator_failed"
+
+
+@pytest.mark.parametrize(
+    ("pool", "kind", "per_zone", "name"),
+    [
+        ("chat", KindCount(), False, "m-chat"),
+        ("chat_8b.v2", KindCount(gpu_type="a.80g", spot=True), False, "m-chat-8b-v2-a-80g-spot"),
+        ("chat", KindCount(gpu_type="l4", zone="eu-1a"), False, "m-chat-l4"),
+        ("chat", KindCount(gpu_type="l4", zone="eu-1a", spot=True), True, "m-chat-l4-eu-1a-spot"),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_deployment(pool: str, kind: KindCount, per_zone: bool, name: str) -> None:
+    assert deployment_name("m", pool, kind, per_zone=per_zone) == name
+
+
+def test_the_replicas_of_zones_without_deployments_of_their_own_are_added() -> None:
+    kinds = tuple(KindCount(gpu_type="l4", zone=zone, replicas=2) for zone in ("a", "b"))
+
+    counts = replicas_by_name(
+        "m", PoolOrder(pool="chat", epoch=1, sequence=1, kinds=kinds), per_zone=False
+    )
+    assert counts == {"m-chat-l4": 4}
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "pod"),
+    [
+        ("chat-m-chat-l4-7d9f-x2x4z-0123abcd", "m-chat-l4-7d9f-x2x4z"),
+        ("other-m-chat-l4-0123abcd", None),
+        ("chat-m-chat-l4-0123ABCD", None),
+        ("chat-../../secrets-0123abcd", None),
+        ("chat-0123abcd", None),
+        (f"chat-{'a' * 63}-0123abcd", None),
+    ],
+)
+def test_the_pod_of_a_replica(replica_id: str, pod: str | None) -> None:
+    assert pod_of_replica(replica_id, "chat") == pod
+
+
+def test_a_deployment_without_replicas_has_one_as_in_kubernetes() -> None:
+    found = read_deployment({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {}})
+
+    assert isinstance(found, Deployment)
+    assert found.replicas == 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        None,
+        {"metadata": {"name": "a"}, "spec": {}},
+        {"metadata": {"name": "../a", "resourceVersion": "1"}, "spec": {}},
+        {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {"replicas": 10_001}},
+        {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {"replicas": 1.5}},
+    ],
+)
+def test_an_absurd_deployment_is_refused(item: object) -> None:
+    with pytest.raises(UnexpectedAnswerError):
+        read_deployment(item)
