@@ -32,7 +32,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> str:
     go = shutil.which("go")
     assert go is not None, "Go builds KEDA's client: install it (CONTRIBUTING.md)"
     program = tmp_path_factory.mktemp("keda") / "client"
-    env = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
+    env = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"}
     built = subprocess.run(
         [go, "build", "-o", str(program), "."],
         cwd=SOURCE,
