@@ -6,6 +6,7 @@ always made, as the real one makes them. What is in `denied` is refused.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -63,7 +64,7 @@ class FakeKubernetes:
         found["metadata"]["resourceVersion"] = str(self._version)
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator[str]:
+    async def serve(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
         app = web.Application(middlewares=[self._guard])
         apps = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
         app.router.add_get(apps, self._list_deployments)
@@ -79,10 +80,10 @@ class FakeKubernetes:
         )
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield f"http{'s' * (tls is not None)}://127.0.0.1:{runner.addresses[0][1]}"
         finally:
             self.released.set()
             await runner.cleanup()
