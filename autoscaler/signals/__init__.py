@@ -1,0 +1,1 @@
+"""Turns what topics say of a pool into the signals of a decision."""

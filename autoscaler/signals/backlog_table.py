@@ -1,0 +1,145 @@
+"""Bulk work, uploads and refused calls by pool, and the load of roles, from `backlog`."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from autoscaler.metrics import DROPPED
+from autoscaler.policy.signals import BULK_BUCKETS_MAX, STALE_S, BulkBucket
+from autoscaler.signals.amounts import amount, is_time
+from topics.records.scaling import Backlog, BacklogBucket, RoleLoad, WakeRequest
+
+BACKLOG_STALE_S: Final = 10.0
+"""Age from which a snapshot is stale: a large one takes seconds to query."""
+
+WAKE_S: Final = 3.0
+"""Time for which a wake request counts: the api repeats it each second."""
+
+_LOAD_S: Final = 10.0
+_KEYS_MAX: Final = 10_000
+
+
+class BacklogTable:
+    """What intakes and api processes published last. For one thread."""
+
+    def __init__(self) -> None:
+        """Start without records."""
+        self._backlogs: dict[str, tuple[Backlog, float]] = {}  # by pool; with its arrival
+        self._newest: tuple[float, float] | None = None  # snapshot of any pool, and its arrival
+        self._wakes: dict[tuple[str, str], tuple[WakeRequest, float]] = {}  # by pool and api
+        self._calls: dict[str, int] = {}
+        self._loads: dict[tuple[str, str], tuple[RoleLoad, float]] = {}
+
+    @property
+    def pools(self) -> Iterable[str]:
+        """The pools with records."""
+        return {*self._backlogs, *(pool for pool, _ in self._wakes)}
+
+    def record_backlog(self, backlog: Backlog, now_s: float) -> None:
+        """Apply a snapshot that arrived at `now_s`, if it is the newest of its pool."""
+        if not is_time(backlog.at_s, now_s, "backlog.at_s"):
+            return
+        known = self._backlogs.get(backlog.pool)
+        if known is not None and backlog.at_s <= known[0].at_s:
+            return
+        if known is None and len(self._backlogs) >= _KEYS_MAX:
+            DROPPED.labels("backlogs").inc()
+            return
+        self._backlogs[backlog.pool] = backlog, now_s
+        if self._newest is None or backlog.at_s > self._newest[0]:
+            self._newest = backlog.at_s, now_s
+
+    def record_wake(self, wake: WakeRequest, now_s: float) -> None:
+        """Apply a wake request that arrived at `now_s`."""
+        if not is_time(wake.at_s, now_s, "wake.at_s") or wake.at_s < now_s - BACKLOG_STALE_S:
+            return
+        if amount(wake.calls, "calls") is None or amount(wake.uploads, "uploads") is None:
+            return
+        if len(self._wakes) >= _KEYS_MAX:
+            self._forget_wakes(now_s)
+        self._wakes[wake.pool, wake.api_id] = wake, now_s
+        self._calls[wake.pool] = self._calls.get(wake.pool, 0) + wake.calls
+
+    def record_load(self, load: RoleLoad, now_s: float) -> None:
+        """Apply how busy a process is."""
+        numbers = (load.work_per_s, load.waiting, load.busy, load.loop_lag_s)
+        if any(amount(number, "load") is None for number in numbers):
+            return
+        self._loads[load.role, load.process_id] = load, now_s
+        if len(self._loads) > _KEYS_MAX:
+            del self._loads[next(iter(self._loads))]
+
+    def loads(self, now_s: float) -> list[RoleLoad]:
+        """Return the load of each process that was heard in the last 10 s."""
+        return [load for load, heard_s in self._loads.values() if now_s - heard_s <= _LOAD_S]
+
+    def take_calls(self, pool: str) -> int:
+        """Return the calls of wake requests since the last call of this method."""
+        return self._calls.pop(pool, 0)
+
+    def uploads(self, pool: str, now_s: float) -> int:
+        """Return the files that are uploaded or validated for a pool."""
+        current = [
+            wake.uploads
+            for (of, _), (wake, heard_s) in self._wakes.items()
+            if of == pool and now_s - heard_s <= WAKE_S
+        ]
+        validating = self._backlogs[pool][0].validating if pool in self._backlogs else 0
+        if amount(validating, "validating") is None or self._is_over(pool, now_s):
+            validating = 0
+        return sum(current) + validating
+
+    def buckets(self, pool: str, now_s: float) -> tuple[tuple[BulkBucket, ...], float | None]:
+        """Return the bulk backlog of a pool, and the earliest deadline of its jobs."""
+        if pool not in self._backlogs or self._is_over(pool, now_s):
+            return (), None
+        backlog = self._backlogs[pool][0]
+        sound = [one for one in backlog.buckets[:BULK_BUCKETS_MAX] if _is_sound(one)]
+        found = tuple(
+            BulkBucket(
+                deadline_s=one.deadline_s,
+                endpoint=one.endpoint,
+                prompt_tokens=one.prompt_tokens,
+                output_tokens=one.output_tokens,
+            )
+            for one in sound
+        )
+        deadline_s = amount(backlog.next_deadline_s, "next_deadline_s")
+        return found, deadline_s or None
+
+    def estimates(self, pool: str) -> dict[str, float]:
+        """Return the expected output tokens of an item, by endpoint."""
+        sums: dict[str, tuple[float, int]] = {}
+        for one in self._backlogs[pool][0].buckets if pool in self._backlogs else ():
+            if _is_sound(one) and one.items > 0:
+                tokens, items = sums.get(one.endpoint, (0.0, 0))
+                sums[one.endpoint] = tokens + one.output_tokens, items + one.items
+        return {name: tokens / items for name, (tokens, items) in sums.items() if tokens > 0}
+
+    def age_s(self, pool: str, now_s: float) -> float:
+        """Return the age by which the input is stale from `STALE_S`, as the rules have it.
+
+        A pool that has no bulk work is not published, so its silence is not stale.
+        """
+        if pool not in self._backlogs or self._is_over(pool, now_s):
+            return 0.0
+        backlog, heard_s = self._backlogs[pool]
+        has_work = backlog.buckets or backlog.validating or backlog.next_deadline_s
+        age_s = now_s - heard_s - (BACKLOG_STALE_S - STALE_S)
+        return max(0.0, age_s) if has_work else 0.0
+
+    def _is_over(self, pool: str, now_s: float) -> bool:
+        """Return whether snapshots of other pools show that this one has no bulk work any more."""
+        backlog, _ = self._backlogs[pool]
+        if self._newest is None or now_s - self._newest[1] > STALE_S:
+            return False
+        return self._newest[0] - backlog.at_s > BACKLOG_STALE_S
+
+    def _forget_wakes(self, now_s: float) -> None:
+        kept = {key: one for key, one in self._wakes.items() if now_s - one[1] <= WAKE_S}
+        DROPPED.labels("wakes").inc(len(kept) >= _KEYS_MAX)
+        self._wakes = {} if len(kept) >= _KEYS_MAX else kept
+
+
+def _is_sound(one: BacklogBucket) -> bool:
+    numbers = one.deadline_s, one.items, one.prompt_tokens, one.output_tokens
+    return all(amount(number, "backlog") is not None for number in numbers)
