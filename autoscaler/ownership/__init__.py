@@ -1,0 +1,1 @@
+"""Which autoscaler decides: the owner of the topic `scaling`, its epoch and what it remembers."""
