@@ -1,0 +1,1 @@
+"""Decides each second over every pool, and has the orders carried out."""

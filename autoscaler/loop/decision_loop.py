@@ -1,0 +1,306 @@
+"""Decides over every pool while this process is the owner. On an event loop."""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from autoscaler import metrics
+from autoscaler.actuators.actuator import Actuator
+from autoscaler.loop.order_sender import OrderSender
+from autoscaler.loop.pool_orders import PoolPlan, pool_order
+from autoscaler.loop.pool_state import Mode, Outlook, PoolState, is_in_force, overridden
+from autoscaler.loop.quota_sharing import QuotaShares
+from autoscaler.loop.scaling_writer import ScalingWriter, decision_json
+from autoscaler.policies.policies import Policies
+from autoscaler.policies.scaling_rules import rules_of
+from autoscaler.policy.scaling_decision import ScalingDecision
+from autoscaler.policy.scaling_rules import InvalidScalingRulesError, ScalingRules, check_rules
+from autoscaler.policy.signals import INPUTS, InvalidSignalError, ReplicaState
+from autoscaler.signals.signal_store import SignalStore
+from core.clock import Clock
+from topics.records.scaling import DecisionEntry, PoolScaling, ReplicaKind, ScalingOverride
+
+POOLS_MAX: Final = 1_000
+"""Pools that are scaled; of those that only topics name, the first ones."""
+
+WARM_UP_S: Final = 3.0
+"""Time for which a process reads before its first decision: publishers repeat each second."""
+
+ACTUATOR_MISSING: Final = "actuator_missing"
+"""Failure of an order whose actuator the settings do not have."""
+
+_TERMS: Final = ("online", "waiting", "bulk", "burst")
+_LOG = logging.getLogger(__name__)
+
+
+class Ownership(Protocol):
+    """The part of `Owner` that the loop uses."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of this process; None: it does not decide."""
+        ...
+
+    @property
+    def pools(self) -> Mapping[str, PoolScaling]:
+        """The newest state of each pool."""
+        ...
+
+    @property
+    def overrides(self) -> Mapping[str, ScalingOverride]:
+        """What operators ordered."""
+        ...
+
+    def abandon(self, refused_epoch: int) -> None:
+        """Stop deciding: an actuator has seen a newer epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopDeps:
+    """What the loop needs."""
+
+    owner: Ownership
+    store: SignalStore
+    writer: ScalingWriter
+    policies: Callable[[], Policies]
+    actuators: Callable[[], Mapping[str, Actuator]]
+    actuator_name: Callable[[Policies, str], str]  # of a pool
+    is_caught_up: Callable[[], bool]  # whether all topics are read
+    clock: Clock
+
+
+class DecisionLoop:
+    """Decides, writes what it decided, and sends orders."""
+
+    def __init__(self, deps: LoopDeps) -> None:
+        """Start as a process that is not the owner."""
+        self._deps = deps
+        self._epoch: int | None = None
+        self._sequence = 0
+        self._pools: dict[str, PoolState] = {}
+        self._read_since_s: float | None = None
+        self._decided_s = 0.0
+        self._rules: dict[str, ScalingRules | None] = {}
+        self._rules_of: Policies | None = None
+        self.sender = OrderSender(deps.clock.monotonic_s, self._note_failure, deps.owner.abandon)
+
+    async def run(self, stop: threading.Event, interval_s: float) -> None:
+        """Decide each `interval_s` until `stop`."""
+        while not stop.is_set():
+            started_s = self._deps.clock.monotonic_s()
+            await self.run_once()
+            left_s = started_s + interval_s - self._deps.clock.monotonic_s()
+            while left_s > 0 and not stop.is_set():
+                await asyncio.sleep(min(left_s, 0.1))
+                left_s = started_s + interval_s - self._deps.clock.monotonic_s()
+        await self.sender.drop_all()
+
+    async def run_once(self) -> None:
+        """Decide over all pools, if this process is the owner and has read for `WARM_UP_S`."""
+        now_s, epoch = self._deps.clock.wall_s(), self._deps.owner.epoch
+        if self._read_since_s is None and self._deps.is_caught_up():
+            self._read_since_s = now_s
+        if epoch != self._epoch:
+            await self._change_epoch(epoch, now_s)
+        if epoch is None or self._read_since_s is None or now_s - self._read_since_s < WARM_UP_S:
+            return
+        started_s = time.perf_counter()
+        self._decide_all(epoch, now_s)
+        metrics.DECISION_SECONDS.observe(time.perf_counter() - started_s)
+
+    async def _change_epoch(self, epoch: int | None, now_s: float) -> None:
+        self._epoch, self._sequence, self._pools = epoch, 0, {}
+        self._decided_s = now_s
+        self._deps.writer.forget()
+        for gauge in (metrics.TARGET, metrics.LIVE, metrics.STANDBY, metrics.NEED, metrics.STALE):
+            gauge.clear()
+        await self.sender.drop_all()
+        if epoch is None:
+            return
+        for pool, record in self._deps.owner.pools.items():
+            state = self._pools[pool] = PoolState(pool, now_s)
+            state.restore(record, now_s)
+
+    def _decide_all(self, epoch: int, now_s: float) -> None:
+        policies, overrides = self._deps.policies(), self._deps.owner.overrides
+        elapsed_s, self._decided_s = max(0.0, now_s - self._decided_s), now_s
+        shares = QuotaShares({name: one.quota for name, one in policies.gpu_types.items()})
+        outlooks: dict[str, Outlook] = {}
+        for pool in self._known_pools(policies):
+            rules = self._rules_for(policies, pool)
+            if rules is None:
+                continue
+            state = self._pools.get(pool)
+            if state is None:
+                state = self._pools[pool] = PoolState(pool, now_s)
+            try:
+                outlooks[pool] = state.look(self._deps.store, rules, now_s)
+            except InvalidSignalError as error:
+                self._refuse(pool, "invalid_signal", error)
+                continue
+            metrics.REPLICA_SECONDS.labels(pool).inc(state.fleet.kinds.total() * elapsed_s)
+            shares.add_pool(
+                pool,
+                rules,
+                outlooks[pool].signals,
+                needed=state.needed(outlooks[pool], now_s),
+                gpus_per_replica=policies.policy_of(pool).gpus_per_replica,
+            )
+        for pool in shares.share():
+            override = overrides.get(pool)
+            if not is_in_force(override, now_s):
+                override = None
+            self._decide_pool(epoch, pool, (policies, outlooks[pool], shares, override), now_s)
+
+    def _decide_pool(
+        self,
+        epoch: int,
+        pool: str,
+        inputs: tuple[Policies, Outlook, QuotaShares, ScalingOverride | None],
+        now_s: float,
+    ) -> None:
+        policies, outlook, shares, override = inputs
+        state, mode = self._pools[pool], _mode(policies, pool, override)
+        name = self._deps.actuator_name(policies, pool)
+        if mode == "paused":
+            self._write(epoch, state, mode, name, now_s)
+            return
+        rules = shares.rules_for(pool, outlook.rules)
+        if override is not None and override.mode == "set":
+            rules = overridden(rules, override, now_s)
+        try:
+            plan = state.decide(outlook, rules, now_s)
+        except InvalidSignalError as error:
+            self._refuse(pool, "invalid_signal", error)
+            return
+        assert state.decision is not None
+        shares.take(pool, plan.additions)
+        failure = self.sender.failure(pool)
+        if failure and mode == "active":
+            alert = f"The actuator {name} did not carry out the last order: {failure}."
+            state.decision = replace(state.decision, alert=alert)
+        self._observe(pool, outlook, state.decision)
+        if mode == "active":
+            self._order(epoch, state, plan, name, now_s)
+        self._write(epoch, state, mode, name, now_s)
+        entry = DecisionEntry(
+            pool=pool,
+            epoch=epoch,
+            at_s=now_s,
+            applied=mode == "active",
+            decision=b"",
+            failure=self.sender.failure(pool) if mode == "active" else "",
+        )
+        self._deps.writer.write_decision(entry, state.decision)
+
+    def _order(self, epoch: int, state: PoolState, plan: PoolPlan, name: str, now_s: float) -> None:
+        """Send the order of a plan, if it is due; without an actuator nothing is remembered."""
+        pool = state.pool
+        actuator = self._deps.actuators().get(name)
+        if actuator is None:
+            self.sender.fail(pool, ACTUATOR_MISSING)
+            return
+        is_carried_out = state.fleet.is_carried_out()
+        state.take_order(plan, now_s)
+        removals = [one for one in state.fleet.removing if actuator.chooses_removals]
+        order = pool_order(pool, state.fleet.kinds, state.fleet.standby, removals)
+        settle_s = 2 * max(30.0, state.start_s)
+        if not self.sender.is_due(pool, order, is_carried_out=is_carried_out, settle_s=settle_s):
+            return
+        self._sequence += 1
+        sent = replace(order, epoch=epoch, sequence=self._sequence)
+        record = _filled(self._record(epoch, state, "active", name, now_s), state)
+
+        async def write() -> None:
+            await self._deps.writer.write_state(record)
+
+        self.sender.send(sent, actuator, write)
+
+    def _write(self, epoch: int, state: PoolState, mode: Mode, name: str, now_s: float) -> None:
+        record = self._record(epoch, state, mode, name, now_s)
+        if self._deps.writer.is_state_due(record):
+            self._deps.writer.repeat_state(_filled(record, state))
+
+    def _record(
+        self, epoch: int, state: PoolState, mode: Mode, name: str, now_s: float
+    ) -> PoolScaling:
+        fleet = state.fleet
+        return PoolScaling(
+            pool=state.pool,
+            epoch=epoch,
+            sequence=self._sequence,
+            at_s=now_s,
+            mode=mode,
+            actuator=name,
+            target=0 if state.history is None else state.history.target,
+            kinds=[
+                ReplicaKind(replicas=count, **kind._asdict())
+                for kind, count in sorted(fleet.kinds.items())
+            ],
+            removals=fleet.removing,
+            awake=sorted(fleet.awake),
+            standby=fleet.standby,
+            start_s=state.start_s,
+            wake_s=state.wake_s,
+            waking_since_s=fleet.waking_since_s,
+        )
+
+    def _known_pools(self, policies: Policies) -> list[str]:
+        named = [pool for pool in policies.pools if not pool.endswith("*")]
+        found = sorted((self._deps.store.pools | self._pools.keys()) - {*named})
+        return (named + found)[:POOLS_MAX]
+
+    def _rules_for(self, policies: Policies, pool: str) -> ScalingRules | None:
+        """Return the rules of a pool; None if they cannot be followed, which is logged once."""
+        if policies is not self._rules_of:
+            self._rules_of, self._rules = policies, {}
+        if pool not in self._rules:
+            try:
+                rules = rules_of(policies, pool)
+                check_rules(rules)
+                self._rules[pool] = rules
+            except InvalidScalingRulesError as error:
+                self._refuse(pool, "invalid_rules", error)
+                self._rules[pool] = None
+        return self._rules[pool]
+
+    def _observe(self, pool: str, outlook: Outlook, decision: ScalingDecision) -> None:
+        metrics.DECISIONS.labels(decision.action, decision.reason).inc()
+        metrics.TARGET.labels(pool).set(decision.target)
+        metrics.LIVE.labels(pool).set(decision.live)
+        asleep = sum(one.state is ReplicaState.ASLEEP for one in outlook.replicas)
+        metrics.STANDBY.labels(pool).set(asleep)
+        for term in _TERMS:
+            value = getattr(decision.need, term)
+            metrics.NEED.labels(pool, term).set(value if math.isfinite(value) else 0.0)
+        for name in INPUTS:
+            metrics.STALE.labels(pool, name).set(name in decision.need.stale)
+
+    def _note_failure(self, pool: str) -> None:
+        if (state := self._pools.get(pool)) is not None:
+            state.fleet.mark_unmeasured()
+
+    def _refuse(self, pool: str, code: str, error: Exception) -> None:
+        metrics.REFUSED.labels(code).inc()
+        _LOG.warning("no decision", extra={"pool": pool, "code": code, "reason": str(error)})
+
+
+def _mode(policies: Policies, pool: str, override: ScalingOverride | None) -> Mode:
+    if override is not None and override.mode == "paused":
+        return "paused"
+    mode: Mode = policies.policy_of(pool).mode.value
+    return mode
+
+
+def _filled(record: PoolScaling, state: PoolState) -> PoolScaling:
+    """Return a record with the decision and the memory, which are encoded only to be written."""
+    decision = b"" if state.decision is None else decision_json(state.decision)
+    return replace(record, decision=decision, memory=state.memory())

@@ -1,0 +1,196 @@
+"""One pool at the owner: what it remembers, and its next decision. For one thread; no I/O."""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from autoscaler.loop.fleet import Fleet, Kind
+from autoscaler.loop.pool_orders import PoolPlan, plan_order
+from autoscaler.ownership.pool_memory import (
+    PoolMemory,
+    decode_memory,
+    encode_memory,
+    percentile_95,
+)
+from autoscaler.policy.replica_need import CORRECTION_MAX, CORRECTION_MIN, replica_need
+from autoscaler.policy.scaling_decision import ScalingDecision
+from autoscaler.policy.scaling_history import PoolHistory, first_history
+from autoscaler.policy.scaling_rules import ScalingRules, bounds_at
+from autoscaler.policy.scaling_step import decide
+from autoscaler.policy.signals import (
+    ArrivalRates,
+    PoolSignals,
+    ReplicaSignal,
+    ReplicaState,
+    advance_arrivals,
+)
+from autoscaler.signals.signal_store import PoolInputs, SignalStore
+from topics.records.scaling import PoolScaling, ScalingOverride
+
+Mode = Literal["active", "observe", "paused"]
+
+WAKE_PRIOR_S: Final = 2.0
+"""Time of a wake before one was measured."""
+
+_SETTLE_MIN_S: Final = 60.0  # as in `current_replicas`
+_CORRECTION_WEIGHT: Final = 0.1  # of a second's ratio in the mean
+
+
+class Outlook(Struct, frozen=True, kw_only=True):
+    """A pool before its decision: its signals, and the GPUs that it has."""
+
+    rules: ScalingRules
+    signals: PoolSignals
+
+    @property
+    def replicas(self) -> tuple[ReplicaSignal, ...]:
+        """All replicas, those that are to come, drain or sleep included."""
+        return self.signals.replicas
+
+
+class PoolState:
+    """The state of a pool between decisions."""
+
+    def __init__(self, pool: str, now_s: float) -> None:
+        """Start without knowledge of the pool."""
+        self.pool = pool
+        self.fleet = Fleet()
+        self.history: PoolHistory | None = None
+        self.arrivals = ArrivalRates(at_s=now_s)
+        self.correction: dict[str, float] = {}
+        self.decision: ScalingDecision | None = None
+
+    def restore(self, record: PoolScaling, now_s: float) -> None:
+        """Go on with what an earlier owner decided and remembered."""
+        memory = decode_memory(self.pool, record.memory)
+        kinds = {
+            Kind(one.gpu_type, one.zone, one.spot): one.replicas
+            for one in record.kinds
+            if one.replicas > 0
+        }
+        waking = {} if memory is None else memory.open_wakes
+        awake = {replica_id: waking.get(replica_id, 0.0) for replica_id in record.awake}
+        self.fleet.restore(kinds, awake, () if memory is None else memory.open_starts, now_s)
+        self.fleet.standby = max(0, record.standby)
+        if memory is None:
+            self.history = first_history(now_s, max(0, record.target))
+            return
+        self.fleet.times = memory.times
+        self.history, self.correction = memory.history, dict(memory.correction)
+        # What arrived while nobody counted is not known: the means go on from now.
+        self.arrivals = replace(memory.arrivals, at_s=max(now_s, memory.arrivals.at_s))
+
+    def look(self, store: SignalStore, rules: ScalingRules, now_s: float) -> Outlook:
+        """Take the inputs of the pool. Raises InvalidSignalError."""
+        ordered = self.fleet.kinds.total()
+        inputs = store.take_inputs(
+            self.pool, now_s, ordered=ordered, has_arrivals=self.arrivals.slow_per_s > 0
+        )
+        self.arrivals = advance_arrivals(self.arrivals, inputs.arrived_tokens, now_s)
+        self._correct(inputs)
+        default_type = rules.gpu_types[0].name
+        seen = [
+            one if one.gpu_type else replace(one, gpu_type=default_type) for one in inputs.replicas
+        ]
+        replicas = self.fleet.advance(seen, now_s, self._settle_s(rules))
+        signals = PoolSignals(
+            arrivals=self.arrivals,
+            online_backlog_tokens=inputs.waiting_tokens,
+            bulk=inputs.bulk,
+            replicas=replicas,
+            rate_tokens_per_s=sum(
+                one.tokens_per_s for one in replicas if one.state is ReplicaState.WARM
+            ),
+            cold_start_s=self.fleet.times.p95_s(),
+            correction=self.correction,
+            output_weight=inputs.output_weight,
+            uploads=inputs.uploads,
+            next_deadline_s=inputs.next_deadline_s,
+            age_s=inputs.age_s,
+        )
+        return Outlook(rules=rules, signals=signals)
+
+    def needed(self, outlook: Outlook, now_s: float) -> int:
+        """Return the replicas that the pool needs, by its last decision if there is one."""
+        if self.decision is not None:
+            return min(self.decision.needed, outlook.rules.max_replicas)
+        need = replica_need(outlook.rules, outlook.signals, now_s, None)
+        return min(need.replicas, outlook.rules.max_replicas)
+
+    def decide(self, outlook: Outlook, rules: ScalingRules, now_s: float) -> PoolPlan:
+        """Decide with these rules, and return what to order. Raises InvalidSignalError.
+
+        Replicas of the warm pool are beyond the target: they give no capacity until they are woken.
+        """
+        signals = outlook.signals
+        unavailable = frozenset(self.fleet.unavailable_spot)
+        history = self.history
+        if history is None:
+            history = first_history(now_s, len(signals.live_replicas()))
+        live_rules = replace(rules, warm_pool=0)
+        decision, history = decide(live_rules, signals, history, now_s, unavailable)
+        self.decision, self.history = decision, history
+        return plan_order(rules, decision, signals.replicas, unavailable)
+
+    def take_order(self, plan: PoolPlan, now_s: float) -> None:
+        """Remember what is ordered."""
+        self.fleet.order(plan.kinds, plan.additions, plan.removals, plan.standby, now_s)
+
+    @property
+    def start_s(self) -> float:
+        """p95 of a start, as the last decision had it."""
+        return 0.0 if self.decision is None else self.decision.need.cold_start_s
+
+    @property
+    def wake_s(self) -> float:
+        """p95 of a wake of a replica in standby."""
+        wakes_s = self.fleet.times.wakes_s
+        return percentile_95(wakes_s) if wakes_s else WAKE_PRIOR_S
+
+    def memory(self) -> bytes:
+        """Return what the next owner goes on with; empty before the first decision."""
+        if self.history is None:
+            return b""
+        waking = {name: at_s for name, at_s in self.fleet.awake.items() if at_s > 0}
+        return encode_memory(
+            PoolMemory(
+                history=self.history,
+                arrivals=self.arrivals,
+                times=self.fleet.times,
+                correction=self.correction,
+                open_starts=self.fleet.open_starts,
+                open_wakes=waking,
+            )
+        )
+
+    def _correct(self, inputs: PoolInputs) -> None:
+        for name, ratio in inputs.correction.items():
+            bounded = min(CORRECTION_MAX, max(CORRECTION_MIN, ratio))
+            known = self.correction.get(name, bounded)
+            self.correction[name] = known + _CORRECTION_WEIGHT * (bounded - known)
+
+    def _settle_s(self, rules: ScalingRules) -> float:
+        measured = self.fleet.times.p95_s()
+        start_s = max(measured.get(one.name, one.cold_start_s) for one in rules.gpu_types)
+        return max(_SETTLE_MIN_S, 2 * start_s)
+
+
+def overridden(rules: ScalingRules, override: ScalingOverride, now_s: float) -> ScalingRules:
+    """Return the rules of a pool whose number of replicas an operator set, within its bounds."""
+    bounds = bounds_at(rules, now_s, 0.0)
+    count = min(bounds.max_replicas, max(bounds.min_replicas, override.replicas))
+    return replace(
+        rules,
+        min_replicas=count,
+        max_replicas=count,
+        schedule=(),
+        warm_pool=min(rules.warm_pool, count),
+    )
+
+
+def is_in_force(override: ScalingOverride | None, now_s: float) -> bool:
+    """Return whether an operator's order holds now."""
+    if override is None or override.mode not in ("paused", "set"):
+        return False
+    return override.until_s == 0 or now_s < override.until_s
