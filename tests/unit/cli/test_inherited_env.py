@@ -37,6 +37,7 @@ SEEN = {
     "results-writer": {"kafka", "database"},
     "finaliser": {"database", "objects", "aws"},
     "webhooks": {"kafka", "database", "webhooks"},
+    "autoscaler": {"kafka"},
 }
 
 

@@ -33,6 +33,7 @@ KIND = "MILLRACE_ENGINE_KIND"
 OPERATORS = {"topics", "models", "tenants", "keys", "database"}
 AUTHORISER = {"authorizer.class.name", "super.users"}
 """Settings of a broker whose roles have users of their own."""
+WITHOUT_DATABASE = {"gpu-consumer", "autoscaler"}
 SECRET = "s3cret"
 KEY = base64.b64encode(bytes(32)).decode()
 IMPORTABLE = {"core", "topics", "storage", "registry", "gpu_consumers"}
@@ -119,7 +120,7 @@ def test_each_role_has_its_own_users() -> None:
             assert f'user_{user}="{password}"' in str(services()["kafka"]["environment"])
         else:
             assert not any(variable.startswith("MILLRACE_KAFKA_") for variable in env)
-        if role != "gpu-consumer":
+        if role not in WITHOUT_DATABASE:
             user = f"millrace_{role.replace('-', '_')}"
             assert env["MILLRACE_DATABASE_URL"].startswith(f"postgresql://{user}:"), name
         else:
