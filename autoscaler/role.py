@@ -109,7 +109,13 @@ async def run_autoscaler(
         on_records=receive,
     )
     store = SignalStore(inputs.is_readable)
-    owner = Owner(kafka, producer, owner_id=process_id, clock=clock)
+    owner = Owner(
+        kafka,
+        producer,
+        owner_id=process_id,
+        clock=clock,
+        unavailable_s_max=settings.kafka_wait_s,
+    )
     decisions = DecisionLoop(
         LoopDeps(
             owner=owner,

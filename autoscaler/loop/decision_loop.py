@@ -110,6 +110,8 @@ class DecisionLoop:
             self._read_since_s = now_s
         if epoch != self._epoch:
             await self._change_epoch(epoch, now_s)
+            if epoch != self._deps.owner.epoch:
+                return  # it ended while orders of the last one were cancelled
         if epoch is None or self._read_since_s is None or now_s - self._read_since_s < WARM_UP_S:
             return
         started_s = time.perf_counter()
@@ -144,7 +146,7 @@ class DecisionLoop:
             try:
                 outlooks[pool] = state.look(self._deps.store, rules, now_s)
             except InvalidSignalError as error:
-                self._refuse(pool, "invalid_signal", error)
+                self._hold(epoch, state, (policies, overrides.get(pool)), error, now_s)
                 continue
             metrics.REPLICA_SECONDS.labels(pool).inc(state.fleet.kinds.total() * elapsed_s)
             shares.add_pool(
@@ -179,7 +181,7 @@ class DecisionLoop:
         try:
             plan = state.decide(outlook, rules, now_s)
         except InvalidSignalError as error:
-            self._refuse(pool, "invalid_signal", error)
+            self._hold(epoch, state, (policies, override), error, now_s)
             return
         assert state.decision is not None
         shares.take(pool, plan.additions)
@@ -201,6 +203,20 @@ class DecisionLoop:
         )
         self._deps.writer.write_decision(entry, state.decision)
 
+    def _hold(
+        self,
+        epoch: int,
+        state: PoolState,
+        inputs: tuple[Policies, ScalingOverride | None],
+        error: InvalidSignalError,
+        now_s: float,
+    ) -> None:
+        """Keep what a pool has, and tell its readers that it is not abandoned."""
+        policies, override = inputs
+        self._refuse(state.pool, "invalid_signal", error)
+        name = self._deps.actuator_name(policies, state.pool)
+        self._write(epoch, state, _mode(policies, state.pool, override), name, now_s)
+
     def _order(self, epoch: int, state: PoolState, plan: PoolPlan, name: str, now_s: float) -> None:
         """Send the order of a plan, if it is due; without an actuator nothing is remembered."""
         pool = state.pool
@@ -219,8 +235,9 @@ class DecisionLoop:
         sent = replace(order, epoch=epoch, sequence=self._sequence)
         record = _filled(self._record(epoch, state, "active", name, now_s), state)
 
-        async def write() -> None:
+        async def write() -> bool:
             await self._deps.writer.write_state(record)
+            return self._deps.owner.epoch == epoch
 
         self.sender.send(sent, actuator, write)
 

@@ -74,10 +74,12 @@ class Fleet:
         self,
         kinds: Mapping[Kind, int],
         awake: Mapping[str, float],
+        removing: Iterable[str],
         open_starts: Iterable[OpenStart],
         now_s: float,
     ) -> None:
         """Go on with what an earlier owner ordered."""
+        self._removing = dict.fromkeys(removing, now_s)
         self.kinds, self.awake = Counter(kinds), dict(awake)
         self._open, self._restored_s = list(open_starts), now_s
 
@@ -140,6 +142,10 @@ class Fleet:
         for replica_id in removals:
             if not replica_id.startswith(PLACEHOLDER):
                 self._removing[replica_id] = now_s
+
+    def refuse_spot(self, replica: ReplicaSignal, now_s: float) -> None:
+        """Order no spot GPU of the type and zone of a replica for a while."""
+        self.unavailable_spot[replica.gpu_type, replica.zone] = now_s + SPOT_RETRY_S
 
     def mark_unmeasured(self) -> None:
         """Do not measure starts that are open: the platform did not accept their order at once."""

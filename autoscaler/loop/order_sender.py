@@ -76,9 +76,12 @@ class OrderSender:
         self,
         order: PoolOrder,
         actuator: Actuator,
-        write: Callable[[], Awaitable[None]],
+        write: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Start to write the order to the log, and then to have it carried out."""
+        """Start to write the order to the log, and then to have it carried out.
+
+        `write` returns whether this process still decides.
+        """
         pool = self._pools.setdefault(order.pool, _PoolOrders())
         assert pool.task is None
         pool.task = asyncio.create_task(self._carry_out(pool, order, actuator, write))
@@ -103,11 +106,12 @@ class OrderSender:
         pool: _PoolOrders,
         order: PoolOrder,
         actuator: Actuator,
-        write: Callable[[], Awaitable[None]],
+        write: Callable[[], Awaitable[bool]],
     ) -> None:
         try:
             # The log first: a successor then knows each order that a platform may have.
-            await asyncio.wait_for(write(), self._apply_s_max)
+            if not await asyncio.wait_for(write(), self._apply_s_max):
+                return
             await self._apply(order, actuator)
         except StaleEpochError as error:
             self._note_failure(pool, order.pool, error.code)

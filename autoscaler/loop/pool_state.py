@@ -34,6 +34,7 @@ WAKE_PRIOR_S: Final = 2.0
 """Time of a wake before one was measured."""
 
 _SETTLE_MIN_S: Final = 60.0  # as in `current_replicas`
+_ARRIVALS_S: Final = 3600.0
 _CORRECTION_WEIGHT: Final = 0.1  # of a second's ratio in the mean
 
 
@@ -71,7 +72,8 @@ class PoolState:
         }
         waking = {} if memory is None else memory.open_wakes
         awake = {replica_id: waking.get(replica_id, 0.0) for replica_id in record.awake}
-        self.fleet.restore(kinds, awake, () if memory is None else memory.open_starts, now_s)
+        open_starts = () if memory is None else memory.open_starts
+        self.fleet.restore(kinds, awake, record.removals, open_starts, now_s)
         self.fleet.standby = max(0, record.standby)
         if memory is None:
             self.history = first_history(now_s, max(0, record.target))
@@ -85,7 +87,7 @@ class PoolState:
         """Take the inputs of the pool. Raises InvalidSignalError."""
         ordered = self.fleet.kinds.total()
         inputs = store.take_inputs(
-            self.pool, now_s, ordered=ordered, has_arrivals=self.arrivals.slow_per_s > 0
+            self.pool, now_s, ordered=ordered, has_arrivals=self._had_arrivals(now_s)
         )
         self.arrivals = advance_arrivals(self.arrivals, inputs.arrived_tokens, now_s)
         self._correct(inputs)
@@ -93,6 +95,9 @@ class PoolState:
         seen = [
             one if one.gpu_type else replace(one, gpu_type=default_type) for one in inputs.replicas
         ]
+        for one in seen:
+            if one.spot and one.replica_id in inputs.leaving:
+                self.fleet.refuse_spot(one, now_s)
         replicas = self.fleet.advance(seen, now_s, self._settle_s(rules))
         signals = PoolSignals(
             arrivals=self.arrivals,
@@ -163,6 +168,11 @@ class PoolState:
                 open_wakes=waking,
             )
         )
+
+    def _had_arrivals(self, now_s: float) -> bool:
+        """Return whether calls arrived lately, so that some batcher has to publish demand."""
+        last_s = self.arrivals.last_arrival_s
+        return last_s is not None and now_s - last_s < _ARRIVALS_S
 
     def _correct(self, inputs: PoolInputs) -> None:
         for name, ratio in inputs.correction.items():

@@ -12,6 +12,7 @@ from core.clock import Clock
 from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import RecordSender
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import SCALING
 from topics.records.codec import encode, kind_headers
 from topics.records.scaling import AutoscalerEpoch, PoolScaling, ScalingOverride
@@ -36,9 +37,17 @@ class Owner:
     """
 
     def __init__(
-        self, kafka: KafkaSettings, producer: RecordSender, *, owner_id: str, clock: Clock
+        self,
+        kafka: KafkaSettings,
+        producer: RecordSender,
+        *,
+        owner_id: str,
+        clock: Clock,
+        unavailable_s_max: float = 60.0,
     ) -> None:
-        """Join the group; `start` polls it."""
+        """Join the group; `start` polls it, while Kafka is unavailable for that long at most."""
+        self._unavailable_s_max = unavailable_s_max
+        self._unknown_since_s: float | None = None
         self._producer, self._clock = producer, clock
         self._claim = EpochClaim(owner_id)
         self._epoch: int | None = None
@@ -110,7 +119,7 @@ class Owner:
         if received:
             claim.apply(decoded(received, SCALING.records), received[-1].offset + 1)
         if claim.needs_end:
-            claim.set_end(self._consumer.end_offsets([_PARTITION])[_PARTITION])
+            self._find_end()
         if (epoch := claim.take_claim()) is not None:
             self._append(epoch)
         if self._refused_epoch is not None or claim.is_superseded:
@@ -122,6 +131,23 @@ class Owner:
                 _LOG.info("this process decides", extra={"epoch": self._epoch})
         EPOCH.set(claim.log.epoch)
         self._polled_s = self._clock.monotonic_s()
+
+    def _find_end(self) -> None:
+        """Find the end of the partition, or try again at the next poll: its leader may move.
+
+        Raises KafkaUnavailableError when it could not be found for `unavailable_s_max`.
+        """
+        now_s = self._clock.monotonic_s()
+        try:
+            end = self._consumer.end_offsets([_PARTITION])[_PARTITION]
+        except KafkaUnavailableError:
+            if self._unknown_since_s is None:
+                self._unknown_since_s = now_s
+            if now_s - self._unknown_since_s > self._unavailable_s_max:
+                raise
+            return
+        self._unknown_since_s = None
+        self._claim.set_end(end)
 
     def _append(self, epoch: int) -> None:
         owner = self._claim.owner_id

@@ -50,7 +50,7 @@ class BacklogTable:
 
     def record_wake(self, wake: WakeRequest, now_s: float) -> None:
         """Apply a wake request that arrived at `now_s`."""
-        if not is_time(wake.at_s, now_s, "wake.at_s") or wake.at_s < now_s - BACKLOG_STALE_S:
+        if not is_time(wake.at_s, now_s, "wake.at_s"):
             return
         if amount(wake.calls, "calls") is None or amount(wake.uploads, "uploads") is None:
             return
@@ -129,10 +129,9 @@ class BacklogTable:
 
     def _is_over(self, pool: str, now_s: float) -> bool:
         """Return whether snapshots of other pools show that this one has no bulk work any more."""
-        backlog, _ = self._backlogs[pool]
-        if self._newest is None or now_s - self._newest[1] > STALE_S:
+        if pool not in self._backlogs or self._newest is None or now_s - self._newest[1] > STALE_S:
             return False
-        return self._newest[0] - backlog.at_s > BACKLOG_STALE_S
+        return self._newest[0] - self._backlogs[pool][0].at_s > BACKLOG_STALE_S
 
     def _forget_wakes(self, now_s: float) -> None:
         kept = {key: one for key, one in self._wakes.items() if now_s - one[1] <= WAKE_S}

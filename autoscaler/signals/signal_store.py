@@ -28,6 +28,7 @@ class PoolInputs(Struct, frozen=True, kw_only=True):
     uploads: int
     next_deadline_s: float | None
     replicas: list[ReplicaSignal]
+    leaving: set[str]  # replicas whose spot GPU is taken away
     output_weight: float
     correction: Mapping[str, float]  # of endpoints where both numbers are known
     age_s: dict[InputName, float]
@@ -88,6 +89,7 @@ class SignalStore:
             uploads=self.backlog.uploads(pool, now_s),
             next_deadline_s=min(deadlines, default=None),
             replicas=replicas,
+            leaving=self.replicas.leaving(pool),
             output_weight=weight,
             correction={
                 name: min(AMOUNT_MAX, measured[name] / tokens)
