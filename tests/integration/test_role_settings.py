@@ -19,6 +19,7 @@ PREFIXES = {
     "results-writer": "MILLRACE_WRITER_",
     "finaliser": "MILLRACE_FINALISER_",
     "webhooks": "MILLRACE_WEBHOOKS_",
+    "autoscaler": "MILLRACE_AUTOSCALER_",
 }
 
 ENGINE = {"MILLRACE_ENGINE_KIND": "simulated", "MILLRACE_ENGINE_MODEL_NAME": "m"}
@@ -27,7 +28,7 @@ ENGINE = {"MILLRACE_ENGINE_KIND": "simulated", "MILLRACE_ENGINE_MODEL_NAME": "m"
 OTHERS = {
     role: [
         *(["MILLRACE_KAFKA_NOPE"] if role != "finaliser" else []),
-        *(["MILLRACE_DATABASE_NOPE"] if role != "gpu-consumer" else []),
+        *(["MILLRACE_DATABASE_NOPE"] if role not in ("gpu-consumer", "autoscaler") else []),
     ]
     for role in PREFIXES
 }

@@ -57,7 +57,10 @@ OPERATIONS = {
     "Write": AclOperation.WRITE,
 }
 READY_S_MAX = 120.0
-KAFKA_USERS = ("api", "intake", "batcher", "gpu-consumer", "results-writer", "webhooks")
+KAFKA_USERS = (
+    *("api", "intake", "batcher", "gpu-consumer", "results-writer", "webhooks"),
+    "autoscaler",
+)
 DATABASE_USERS = {
     "api": "millrace_api",
     "intake": "millrace_intake",
@@ -231,6 +234,14 @@ def running_installation(data: Path, env: Mapping[str, str]) -> Iterator[Install
             "MILLRACE_GPU_METRICS_PORT": str(ports["gpu"]),
         }
         supervisor.start([role_child("gpu", "gpu-consumer", replica)])
+        policies = data / "scaling.toml"
+        policies.write_text('[defaults]\nmode = "observe"\n')
+        scaling = {
+            **shared_env(kafka.bootstrap_servers, "", data, {}),
+            **kafka_env(kafka, "autoscaler"),
+            "MILLRACE_AUTOSCALER_POLICY_FILE": str(policies),
+        }
+        supervisor.start([role_child("autoscaler", "autoscaler", scaling)])
         for name, (role, own, port) in CONTROL_PLANE.items():
             address = {port: str(ports[name])} if port else {"MILLRACE_API_PORT": str(ports["api"])}
             webhooks = webhook_env(data, {}, allow_private=True) if role in WEBHOOK_ROLES else {}

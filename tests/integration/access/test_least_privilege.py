@@ -78,6 +78,8 @@ def test_every_role_does_its_work_with_its_own_rights(installation: Installation
         assert (counts["succeeded"], counts["failed"]) == (299, 1)
         await_true(lambda: len(receiver.requests) >= 2, "endpoint and callback", 60)
         client.delete(f"/batches/{job.id}", cast_to=dict[str, Any])
+        scaling = installation.data / "logs/autoscaler.log"
+        await_true(lambda: "this process decides" in scaling.read_text(), "an owner", 60)
     administer(installation)
     assert not any(installation.supervisor.restart_counts().values())
     assert refusals_in(installation.data / "logs") == []
