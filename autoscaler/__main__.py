@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import uuid4
 
+from autoscaler.autoscaler_role import ROLE, ActuatorSet, run_autoscaler
 from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.policies.policy_reader import InvalidPoliciesError
-from autoscaler.role import ROLE, ActuatorSet, run_autoscaler
 from autoscaler.settings import AutoscalerSettings
 from core.runtime.logs import configure_logs
 from core.runtime.metrics import serve_metrics

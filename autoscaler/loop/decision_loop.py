@@ -15,8 +15,8 @@ from autoscaler import metrics
 from autoscaler.actuators.actuator import Actuator
 from autoscaler.loop.order_sender import OrderSender
 from autoscaler.loop.pool_orders import PoolPlan, pool_order
-from autoscaler.loop.pool_state import Mode, Outlook, PoolState, is_in_force, overridden
 from autoscaler.loop.quota_sharing import QuotaShares
+from autoscaler.loop.scaled_pool import Mode, Outlook, ScaledPool, is_in_force, overridden
 from autoscaler.loop.scaling_writer import ScalingWriter, decision_json
 from autoscaler.policies.policies import Policies
 from autoscaler.policies.scaling_rules import rules_of
@@ -85,7 +85,7 @@ class DecisionLoop:
         self._deps = deps
         self._epoch: int | None = None
         self._sequence = 0
-        self._pools: dict[str, PoolState] = {}
+        self._pools: dict[str, ScaledPool] = {}
         self._read_since_s: float | None = None
         self._decided_s = 0.0
         self._rules: dict[str, ScalingRules | None] = {}
@@ -128,7 +128,7 @@ class DecisionLoop:
         if epoch is None:
             return
         for pool, record in self._deps.owner.pools.items():
-            state = self._pools[pool] = PoolState(pool, now_s)
+            state = self._pools[pool] = ScaledPool(pool, now_s)
             state.restore(record, now_s)
 
     def _decide_all(self, epoch: int, now_s: float) -> None:
@@ -142,9 +142,9 @@ class DecisionLoop:
                 continue
             state = self._pools.get(pool)
             if state is None:
-                state = self._pools[pool] = PoolState(pool, now_s)
+                state = self._pools[pool] = ScaledPool(pool, now_s)
             try:
-                outlooks[pool] = state.look(self._deps.store, rules, now_s)
+                outlooks[pool] = state.read_inputs(self._deps.store, rules, now_s)
             except InvalidSignalError as error:
                 self._hold(epoch, state, (policies, overrides.get(pool)), error, now_s)
                 continue
@@ -184,7 +184,7 @@ class DecisionLoop:
             self._hold(epoch, state, (policies, override), error, now_s)
             return
         assert state.decision is not None
-        shares.take(pool, plan.additions)
+        shares.count_additions(pool, plan.additions)
         failure = self.sender.failure(pool)
         if failure and mode == "active":
             alert = f"The actuator {name} did not carry out the last order: {failure}."
@@ -206,7 +206,7 @@ class DecisionLoop:
     def _hold(
         self,
         epoch: int,
-        state: PoolState,
+        state: ScaledPool,
         inputs: tuple[Policies, ScalingOverride | None],
         error: InvalidSignalError,
         now_s: float,
@@ -217,7 +217,9 @@ class DecisionLoop:
         name = self._deps.actuator_name(policies, state.pool)
         self._write(epoch, state, _mode(policies, state.pool, override), name, now_s)
 
-    def _order(self, epoch: int, state: PoolState, plan: PoolPlan, name: str, now_s: float) -> None:
+    def _order(
+        self, epoch: int, state: ScaledPool, plan: PoolPlan, name: str, now_s: float
+    ) -> None:
         """Send the order of a plan, if it is due; without an actuator nothing is remembered."""
         pool = state.pool
         actuator = self._deps.actuators().get(name)
@@ -241,13 +243,13 @@ class DecisionLoop:
 
         self.sender.send(sent, actuator, write)
 
-    def _write(self, epoch: int, state: PoolState, mode: Mode, name: str, now_s: float) -> None:
+    def _write(self, epoch: int, state: ScaledPool, mode: Mode, name: str, now_s: float) -> None:
         record = self._record(epoch, state, mode, name, now_s)
         if self._deps.writer.is_state_due(record):
             self._deps.writer.repeat_state(_filled(record, state))
 
     def _record(
-        self, epoch: int, state: PoolState, mode: Mode, name: str, now_s: float
+        self, epoch: int, state: ScaledPool, mode: Mode, name: str, now_s: float
     ) -> PoolScaling:
         fleet = state.fleet
         return PoolScaling(
@@ -317,7 +319,7 @@ def _mode(policies: Policies, pool: str, override: ScalingOverride | None) -> Mo
     return mode
 
 
-def _filled(record: PoolScaling, state: PoolState) -> PoolScaling:
+def _filled(record: PoolScaling, state: ScaledPool) -> PoolScaling:
     """Return a record with the decision and the memory, which are encoded only to be written."""
     decision = b"" if state.decision is None else decision_json(state.decision)
     return replace(record, decision=decision, memory=state.memory())

@@ -70,21 +70,24 @@ class QuotaShares:
         if not one.types:
             return rules
         types = tuple(
-            replace(kind, quota=min(kind.quota, one.used[kind.name] + self._room(pool, kind.name)))
+            replace(
+                kind,
+                quota=min(kind.quota, one.used[kind.name] + self._free_replicas(pool, kind.name)),
+            )
             if kind.name in self._left
             else kind
             for kind in rules.gpu_types
         )
         return replace(rules, gpu_types=types)
 
-    def take(self, pool: str, additions: Iterable[Addition]) -> None:
+    def count_additions(self, pool: str, additions: Iterable[Addition]) -> None:
         """Count what was added to a pool; the rest of its share is free."""
         self._pools[pool].reserved = {}
         for one in additions:
             if one.wake_replica_id is None and one.gpu_type in self._left:
                 self._left[one.gpu_type] -= self._pools[pool].gpus
 
-    def _room(self, pool: str, name: str) -> int:
+    def _free_replicas(self, pool: str, name: str) -> int:
         """Return the replicas of a type that a pool may add."""
         others = (one for other, one in self._pools.items() if other != pool)
         reserved = sum(one.reserved.get(name, 0) for one in others)
@@ -96,20 +99,20 @@ class QuotaShares:
             for pool, one in self._pools.items()
             if name in one.types and one.needed > one.live
         ]
-        if sum(self._gpus_wanted(pool) for _, pool in wanting) <= left:
+        if sum(self._gpus_missing(pool) for _, pool in wanting) <= left:
             return  # enough for all
         heapq.heapify(wanting)
         while wanting:
             _, pool = heapq.heappop(wanting)
             one = self._pools[pool]
             given = one.reserved.get(name, 0) + one.gpus
-            if given > min(self._gpus_wanted(pool), left + one.reserved.get(name, 0)):
+            if given > min(self._gpus_missing(pool), left + one.reserved.get(name, 0)):
                 continue
             left -= one.gpus
             one.reserved[name] = given
             heapq.heappush(wanting, (self._pressure(pool, given // one.gpus), pool))
 
-    def _gpus_wanted(self, pool: str) -> int:
+    def _gpus_missing(self, pool: str) -> int:
         one = self._pools[pool]
         return max(0, one.needed - one.live) * one.gpus
 

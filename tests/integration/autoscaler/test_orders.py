@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler.actuators.actuator import Actuator
+from autoscaler.autoscaler_role import ActuatorSet, run_autoscaler
 from autoscaler.policies.policy_file import PolicyFile
-from autoscaler.role import ActuatorSet, run_autoscaler
 from autoscaler.settings import AutoscalerSettings
 from core.runtime import metrics
 from tests.support.autoscaler_world import L4, POOL, bulk_of

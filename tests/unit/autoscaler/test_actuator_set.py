@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.autoscaler_role import ActuatorSet, actuator_name
 from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.policies.policy_reader import InvalidPoliciesError
-from autoscaler.role import ActuatorSet, actuator_name
 from autoscaler.settings import AutoscalerSettings
 from core.errors import SettingsError
 

@@ -34,7 +34,7 @@ def test_additions_of_all_pools_stay_within_the_quota(
         live, needed, gpus = pools[int(pool)]
         rules = shares.rules_for(pool, RULES)
         added = plan_additions(rules, warm(live), needed - live).replicas
-        shares.take(pool, added)
+        shares.count_additions(pool, added)
         for one in added:
             used[one.gpu_type] += gpus
 
@@ -54,7 +54,7 @@ def test_the_rest_goes_one_by_one_to_the_pool_that_lacks_most() -> None:
         found = shares.rules_for(pool, rules)
         needed = {"full": 5, "empty": 4, "half": 2}[pool]
         added = plan_additions(found, signals.replicas, needed - len(signals.replicas)).replicas
-        shares.take(pool, added)
+        shares.count_additions(pool, added)
         quotas[pool] = len(signals.replicas) + len(added)
 
     assert quotas == {"empty": 3, "half": 2, "full": 4}

@@ -50,7 +50,7 @@ class Outlook(Struct, frozen=True, kw_only=True):
         return self.signals.replicas
 
 
-class PoolState:
+class ScaledPool:
     """The state of a pool between decisions."""
 
     def __init__(self, pool: str, now_s: float) -> None:
@@ -83,7 +83,7 @@ class PoolState:
         # What arrived while nobody counted is not known: the means go on from now.
         self.arrivals = replace(memory.arrivals, at_s=max(now_s, memory.arrivals.at_s))
 
-    def look(self, store: SignalStore, rules: ScalingRules, now_s: float) -> Outlook:
+    def read_inputs(self, store: SignalStore, rules: ScalingRules, now_s: float) -> Outlook:
         """Take the inputs of the pool. Raises InvalidSignalError."""
         ordered = self.fleet.kinds.total()
         inputs = store.take_inputs(
