@@ -33,14 +33,17 @@ class Child:
     """The command of a child process and how the supervisor starts and stops it."""
 
     name: str  # also the name of its log file
+    role: str = ""  # empty: a service that is no role
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)  # added to what it inherits
+    env_of_start: Callable[[], Mapping[str, str]] = dict  # added, made anew for each start
     inherits: tuple[str, ...] = ("*",)  # names of variables, see `inherited_env`
     cwd: str = "/"
     stage: int = 1  # higher stages stop first; children of one stage stop together
     stop_signal: signal.Signals = signal.SIGTERM
     parent_death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel
     stop_timeout_s: float = 8.0
+    drain_timeout_s: float = 8.0  # when it alone is retired
     restart: bool = True
     niceness: int = 0  # above 0: lower priority than the other children
     backoff_s_max: float = BACKOFF_S_MAX  # longest wait before a restart
@@ -112,7 +115,11 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
     with log_path.open("ab") as log:
         popen = subprocess.Popen(  # noqa: S603 (argv is ours)
             child.argv,
-            env={**inherited_env(child.inherits, os.environ), **child.env},
+            env={
+                **inherited_env(child.inherits, os.environ),
+                **child.env,
+                **child.env_of_start(),
+            },
             cwd=child.cwd,
             stdin=subprocess.DEVNULL,
             stdout=log,

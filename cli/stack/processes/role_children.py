@@ -51,6 +51,11 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
 }
 """Every child except the replicas: its role, its variables, the variable of its metrics port."""
 
+AUTOSCALER: Mapping[str, tuple[str, Mapping[str, str], str]] = {
+    "autoscaler": ("autoscaler", {}, "MILLRACE_AUTOSCALER_METRICS_PORT"),
+}
+"""The further child of `up --autoscale`, in the form of `CONTROL_PLANE`."""
+
 WEBHOOK_ROLES: Final = frozenset({"api", "webhooks"})
 """The roles that read the variables of `webhook_env`."""
 
@@ -63,11 +68,20 @@ MEMBERS_FOLDER = "MILLRACE_KAFKA_MEMBERS_FOLDER"
 WEIGHT_CACHE: Final = "MILLRACE_ENGINE_WEIGHT_CACHE"
 """The variable of the replicas' cache; one of the operator takes precedence."""
 
+_AUTOSCALED: Final = (
+    "MILLRACE_AUTOSCALER_ACTUATOR",
+    "MILLRACE_AUTOSCALER_POLICY_FILE",
+    "MILLRACE_AUTOSCALER_SOCKET",
+)
+
 _BULK_ROLES = frozenset({"intake", "batcher", "results-writer", "finaliser", "webhooks"})
 """Children that no online call waits for; they run at a lower priority."""
 _BULK_NICENESS = 10
 _ROLE_STAGE = 2
 _ROLE_STOP_S = 10.0
+_REPLICA_DRAIN_S = 45.0
+"""More than a replica's `shutdown_grace_s`: it then requeues the rest and leaves its group."""
+
 _REPLICA_BACKOFF_S_MAX = 0.5
 """Short, because quarantine finds a poison item by up to three crashes of its replica."""
 
@@ -90,12 +104,14 @@ def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
     """
     return Child(
         name=name,
+        role=role,
         argv=role_command(role),
         env={"PYTHONUNBUFFERED": "1", **ROLE_ENV, **role_env(role, env)},
         inherits=(*SYSTEM, *OF_ROLE[role]),
         cwd=".",
         stage=_ROLE_STAGE,
         stop_timeout_s=_ROLE_STOP_S,
+        drain_timeout_s=_REPLICA_DRAIN_S if role == "gpu-consumer" else _ROLE_STOP_S,
         niceness=_BULK_NICENESS if name in _BULK_ROLES else 0,
         backoff_s_max=_REPLICA_BACKOFF_S_MAX if role == "gpu-consumer" else BACKOFF_S_MAX,
     )
@@ -133,9 +149,10 @@ def refuse_reserved_variables(env: Mapping[str, str]) -> None:
     Raises SettingsError, which names the variables.
     """
     _require_all_or_none(env)
-    ports = {port for _, _, port in CONTROL_PLANE.values() if port}
+    ports = {port for _, _, port in {**CONTROL_PLANE, **AUTOSCALER}.values() if port}
     reserved = {
         **dict.fromkeys([*ports, "MILLRACE_GPU_METRICS_PORT"], "DATA/stack.json lists the ports"),
+        **dict.fromkeys(_AUTOSCALED, "give --autoscale"),
         "MILLRACE_API_HOST": f"the API listens on {HOST} only",
         "MILLRACE_API_PORT": "give --port",
         _BATCHER_CLASS: "a batcher of each class is started",
@@ -146,6 +163,8 @@ def refuse_reserved_variables(env: Mapping[str, str]) -> None:
         "MILLRACE_ENGINE_TRUSTED_KEYS": "the replicas trust the keys in DATA",
         "MILLRACE_ENGINE_UNVERIFIED_UNTIL": "every model is signed",
         "MILLRACE_GPU_POOL": "each --model has its own pool",
+        "MILLRACE_GPU_REPLICA_ID": "each process has its own",
+        "MILLRACE_GPU_STANDBY": "the autoscaler decides",
         MEMBERS_FOLDER: "each role has its own folder",
     }
     if refused := [f"{name}: {why}" for name, why in sorted(reserved.items()) if name in env]:

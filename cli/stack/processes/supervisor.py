@@ -1,6 +1,11 @@
-"""Restarts child processes that exit and stops them in order. It never forks from a thread."""
+"""Restarts child processes that exit and stops them in order. It never forks from a thread.
+
+Children come and go while it runs: a retired child gets its signal and time to drain, is killed
+when that time is over, and is never restarted. Its name is taken until its process has ended.
+"""
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -45,6 +50,17 @@ class _Supervised:
     exits: int = 0  # consecutive
     restarts: int = 0  # in total
     refused_settings: bool = False  # the exit code of the last exit
+    kill_at_s: float | None = None  # of a retired child
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildState:
+    """A child as the supervisor sees it."""
+
+    name: str
+    pid: int | None  # None while it does not run
+    restarts: int
+    is_retiring: bool
 
 
 class Supervisor:
@@ -65,6 +81,7 @@ class Supervisor:
         self._sleep = sleep
         self._supervised: dict[str, _Supervised] = {}
         self._rotate_at_s = self._clock.monotonic_s()
+        self._tasks: list[Callable[[], None]] = []
 
     def start(self, children: Iterable[Child]) -> None:
         """Start `children` in this order. Raises OSError when a program cannot be run."""
@@ -74,14 +91,59 @@ class Supervisor:
             self._spawn_child(supervised)
             self._supervised[child.name] = supervised
 
+    def add(self, child: Child) -> None:
+        """Start one more child. A start that fails is repeated with backoff, like a restart."""
+        assert child.name not in self._supervised, child.name
+        supervised = self._supervised[child.name] = _Supervised(child)
+        try:
+            self._spawn_child(supervised)
+        except OSError as error:
+            reason = f"cannot start: {error.strerror}"
+            self._schedule_restart(supervised, self._clock.monotonic_s(), reason)
+
+    def retire(self, name: str) -> None:
+        """End one child for good; `run_once` kills it when `drain_timeout_s` is over.
+
+        Returns at once. Does nothing for a child that is retiring. Its log stays. Raises KeyError.
+        """
+        supervised = self._supervised[name]
+        if supervised.kill_at_s is not None:
+            return
+        if supervised.process is None:
+            del self._supervised[name]
+            return
+        drain_s = supervised.child.drain_timeout_s
+        supervised.kill_at_s = self._clock.monotonic_s() + drain_s
+        log.info("child_retired", extra={"child": name, "drain_s_max": drain_s})
+        supervised.process.send(supervised.child.stop_signal)
+
+    def children(self, role: str) -> list[ChildState]:
+        """Return the children of a role in the order of their start, retiring ones included."""
+        return [
+            ChildState(
+                name=name,
+                pid=self.pid(name),
+                restarts=supervised.restarts,
+                is_retiring=supervised.kill_at_s is not None,
+            )
+            for name, supervised in self._supervised.items()
+            if supervised.child.role == role
+        ]
+
+    def repeat_task(self, task: Callable[[], None]) -> None:
+        """Call `task` at the end of each `run_once`. It must not block; it may add and retire."""
+        self._tasks.append(task)
+
     def run_once(self) -> None:
-        """Reap exited children, restart those whose backoff has passed, rotate logs.
+        """Reap exited children, restart those whose backoff has passed, rotate logs, run tasks.
 
         Does not block.
         """
         now_s = self._clock.monotonic_s()
-        for supervised in self._supervised.values():
-            if supervised.process is not None:
+        for supervised in list(self._supervised.values()):
+            if supervised.kill_at_s is not None:
+                self._watch_drain(supervised, now_s)
+            elif supervised.process is not None:
                 if supervised.process.has_ended():
                     self._record_exit(supervised, supervised.process, now_s)
             elif supervised.child.restart and now_s >= supervised.restart_at_s:
@@ -90,6 +152,8 @@ class Supervisor:
             self._rotate_at_s = now_s + LOGS_EVERY_S
             for name in self._supervised:
                 rotate_log(self._log_path(name))
+        for task in self._tasks:
+            task()
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Keep the children running until `should_stop`; the caller then calls `stop`."""
@@ -125,9 +189,11 @@ class Supervisor:
     def stop(self, *, within_s: float = STOP_S_MAX) -> None:
         """Stop every child within `within_s`, the highest stage first. May be called again.
 
-        1. Signal all children of a stage. 2. Wait for each, at most its own timeout and the rest
-        of the time. 3. Kill the process groups of those that still run.
+        1. Signal all children of a stage, again those that were retired. 2. Wait for each, at most
+        its own timeout and the rest of the time. 3. Kill the process groups of those that still
+        run.
         """
+        self._tasks.clear()
         deadline_s = self._clock.monotonic_s() + within_s
         order = list(self._supervised.values())[::-1]
         order.sort(key=lambda supervised: -supervised.child.stage)
@@ -169,6 +235,23 @@ class Supervisor:
 
     def _log_path(self, name: str) -> Path:
         return self._log_dir / f"{name}.log"
+
+    def _watch_drain(self, supervised: _Supervised, now_s: float) -> None:
+        """Kill a retired child whose time is over; forget it once it has ended.
+
+        A killed process may take seconds to end: it frees its GPU first.
+        """
+        name, process = supervised.child.name, supervised.process
+        assert process is not None
+        assert supervised.kill_at_s is not None
+        if process.has_ended():
+            code = process.kill_and_reap()
+            del self._supervised[name]
+            log.info("child_ended", extra={"child": name, "exit_code": code})
+        elif now_s >= supervised.kill_at_s:
+            supervised.kill_at_s = math.inf
+            log.warning("child_killed", extra={"child": name})
+            process.send(signal.SIGKILL)
 
     def _spawn_child(self, supervised: _Supervised) -> None:
         supervised.process = self._spawn(supervised.child, self._log_dir)
