@@ -17,6 +17,7 @@ from autoscaler.actuators.actuator import (
     PoolOrder,
     StaleEpochError,
     UnexpectedAnswerError,
+    UnknownPoolError,
 )
 from autoscaler.actuators.socket_messages import (
     LINE_BYTES_MAX,
@@ -41,6 +42,7 @@ _ERRORS: Final = {
         ActuatorConflictError,
         ActuatorTimeoutError,
         ForeignScalerError,
+        UnknownPoolError,
     )
 }
 

@@ -19,6 +19,7 @@ from autoscaler.actuators.actuator import (
     KindCount,
     PoolOrder,
     StaleEpochError,
+    UnknownPoolError,
 )
 from autoscaler.actuators.socket_messages import PoolAnswer, ReplicaAnswer
 from cli.stack.processes.child import Child
@@ -102,8 +103,8 @@ class ReplicaPools:
     def apply(self, order: PoolOrder) -> PoolAnswer:
         """Carry out an order, as far as slots are free; the rest follows.
 
-        Raises StaleEpochError, ActuatorConflictError for an order that came too late, and
-        ActuatorDeniedError for an unknown pool or too many replicas.
+        Raises StaleEpochError, ActuatorConflictError for an order that came too late,
+        UnknownPoolError, and ActuatorDeniedError for too many replicas.
         """
         pool = self._pool(order.pool)
         self._require_newer(order, pool.order)
@@ -117,7 +118,7 @@ class ReplicaPools:
         return self.observe(order.pool)
 
     def observe(self, pool: str) -> PoolAnswer:
-        """Return the last order's replicas and epoch. Raises ActuatorDeniedError."""
+        """Return the last order's replicas and epoch. Raises UnknownPoolError."""
         found = self._pool(pool)
         restarts = {child.name: child.restarts for child in self._supervisor.children(ROLE)}
         return PoolAnswer(
@@ -178,7 +179,7 @@ class ReplicaPools:
 
     def _pool(self, name: str) -> _Pool:
         if name not in self._pools:
-            raise ActuatorDeniedError("The pool is not one of this stack.")
+            raise UnknownPoolError("The pool is not one of this stack.")
         return self._pools[name]
 
     def _require_newer(self, order: PoolOrder, last: PoolOrder) -> None:

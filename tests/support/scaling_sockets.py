@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autoscaler.actuators.actuator import ActuatorDeniedError, PoolOrder, StaleEpochError
+from autoscaler.actuators.actuator import PoolOrder, StaleEpochError, UnknownPoolError
 from autoscaler.actuators.socket_messages import PoolAnswer
 from cli.stack.scaling_socket import ScalingSocket
 
@@ -26,7 +26,7 @@ class RecordedPools:
 
     def observe(self, pool: str) -> PoolAnswer:
         if pool != "pool":
-            raise ActuatorDeniedError("The pool is not one of this stack.")
+            raise UnknownPoolError("The pool is not one of this stack.")
         if not self.orders:
             return PoolAnswer(kinds=(), epoch=0)
         return PoolAnswer(kinds=self.orders[-1].kinds, epoch=self.orders[-1].epoch)

@@ -21,6 +21,7 @@ from autoscaler.actuators.actuator import (
     PoolOrder,
     StaleEpochError,
     UnexpectedAnswerError,
+    UnknownPoolError,
 )
 from autoscaler.actuators.embedded import EmbeddedActuator
 from tests.support.scaling_sockets import RecordedPools, carried_out, scaling_socket
@@ -82,8 +83,8 @@ async def test_a_lower_epoch_is_refused(path: Path, pools: RecordedPools) -> Non
     assert pools.orders == [ORDER]
 
 
-async def test_an_unknown_pool_is_denied(path: Path, pools: RecordedPools) -> None:
-    with pytest.raises(ActuatorDeniedError):
+async def test_an_unknown_pool_is_refused(path: Path, pools: RecordedPools) -> None:
+    with pytest.raises(UnknownPoolError):
         await EmbeddedActuator(str(path), timeout_s=LONGEST_S).observe("other")
 
 
@@ -170,6 +171,7 @@ async def test_kinds_without_replicas_make_no_difference(path: Path) -> None:
         ("actuator_conflict", ActuatorConflictError),
         ("actuator_timeout", ActuatorTimeoutError),
         ("foreign_scaler", ForeignScalerError),
+        ("unknown_pool", UnknownPoolError),
         ("busy", ActuatorError),
         ("a code of a later release", ActuatorError),
     ],

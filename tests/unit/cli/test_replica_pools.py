@@ -11,7 +11,9 @@ from autoscaler.actuators.actuator import (
     KindCount,
     PoolOrder,
     StaleEpochError,
+    UnknownPoolError,
 )
+from cli.stack.processes.child import Child
 from cli.stack.replica_pools import REPLICAS_MAX, PoolReplica, ReplicaPools
 from tests.support.supervised_children import SupervisedStack, role
 
@@ -26,7 +28,7 @@ class ScaledStack:
         self.pools = ReplicaPools(self.stack.supervisor, self.child, ["a", "b"])
         self.stack.supervisor.repeat_task(self.pools.reconcile)
 
-    def child(self, replica: PoolReplica):  # type: ignore[no-untyped-def]
+    def child(self, replica: PoolReplica) -> Child:
         self.made.append(replica)
         self.start(replica)
         return replace(
@@ -42,8 +44,8 @@ class ScaledStack:
         given = {"epoch": 1, "sequence": 1, **fields}
         return PoolOrder(pool=pool, kinds=kinds, **given)  # type: ignore[arg-type]
 
-    def apply(self, replicas: int, **fields: object) -> None:
-        self.pools.apply(self.order(KindCount(replicas=replicas), **fields))
+    def apply(self, replicas: int, *, pool: str = "a", **fields: object) -> None:
+        self.pools.apply(self.order(KindCount(replicas=replicas), pool=pool, **fields))
 
     def run(self, seconds: float) -> None:
         until_s = self.stack.clock.now_s + seconds
@@ -239,9 +241,9 @@ def test_replicas_start_only_as_slots_become_free() -> None:
 def test_a_pool_of_another_stack_is_refused(pool: str) -> None:
     scaled = ScaledStack()
 
-    with pytest.raises(ActuatorDeniedError, match="not one of this stack"):
+    with pytest.raises(UnknownPoolError, match="not one of this stack"):
         scaled.apply(1, pool=pool)
-    with pytest.raises(ActuatorDeniedError, match="not one of this stack"):
+    with pytest.raises(UnknownPoolError, match="not one of this stack"):
         scaled.pools.observe(pool)
 
 

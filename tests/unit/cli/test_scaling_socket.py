@@ -81,7 +81,7 @@ def test_a_refusal_has_its_code_and_a_sentence(served: ScalingSocket, path: Path
     refused = answered(path, APPLY)
     assert refused == {"error": "stale_epoch", "message": "The pool follows a newer epoch."}
     unknown = answered(path, b'{"action":"observe","pool":"other"}\n')
-    assert unknown["error"] == "actuator_denied"
+    assert unknown["error"] == "unknown_pool"
 
 
 @pytest.mark.parametrize(
