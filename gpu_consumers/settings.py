@@ -19,6 +19,11 @@ class ReplicaSettings(Settings):
     pool: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)
     """The pool; this replica reads the topics `batches.<pool>.<class>`."""
 
+    replica_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", max_length=200)
+    """The id of this process, if the platform has one for it: `millrace up --autoscale` then knows
+    which of its children an autoscaler means. It must be new for each process. None: a random one.
+    """
+
     job_class: Literal["both", "bulk", "interactive"] = "both"
     """The job classes that this replica runs, on one engine."""
 

@@ -82,7 +82,9 @@ class _SharedDeps:
 
 
 def new_replica_id(settings: ReplicaSettings) -> str:
-    """Return the id of a new process."""
+    """Return the id of a new process: the platform's, or a random one."""
+    if settings.replica_id is not None:
+        return settings.replica_id
     return f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
 
 
