@@ -50,6 +50,7 @@ _NAMES: Final = {
     OPERATOR_KEY_FILE,
     "lost+found",
     "ports.json",
+    "scaling.sock",
     "stack.json",
     "webhook-key",
 }
@@ -192,6 +193,8 @@ class StackState(msgspec.Struct, frozen=True, kw_only=True):
     pools: list[str]
     metrics_ports: dict[str, int]  # role or replica name to its port on 127.0.0.1
     kafka_credentials: dict[str, str] = {}  # variables; empty for an external broker
+    scaling_socket: str = ""  # on which the stack takes orders; empty: it does not scale
+    replica_ports: dict[int, int] = {}  # metrics port of `replica-POOL-NUMBER` by number
 
 
 def write_state(data: Path, state: StackState) -> None:

@@ -4,6 +4,9 @@
 takes longest. 3. Start the broker and the database. 4. Create topics, schema, models and key.
 5. Start the other roles. 6. Wait until the API and every role are ready and every pool has granted
 credit to the batchers of its job classes, so that an online call and an item of a job can run.
+
+With scaling policies, a pool begins with its minimum of replicas, and the role `autoscaler` changes
+their number through a socket. A pool that begins with none is not waited for.
 """
 
 import contextlib
@@ -12,7 +15,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -20,9 +23,10 @@ from typing import Self
 from cli.stack.data_folder import StackState, cache_dir, lock_data_folder, remove_state, write_state
 from cli.stack.errors import StackError
 from cli.stack.model_requests import ModelRequest
-from cli.stack.processes.child import ReadinessLines
+from cli.stack.processes.child import Child, ReadinessLines
 from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports
 from cli.stack.processes.role_children import (
+    AUTOSCALER,
     CONTROL_PLANE,
     DATABASE,
     KAFKA,
@@ -38,6 +42,15 @@ from cli.stack.processes.role_children import (
 )
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.pushed_models import ModelPushes
+from cli.stack.replica_pools import REPLICAS_MAX, PoolReplica, ReplicaPools
+from cli.stack.scaled_pools import (
+    ScaledPool,
+    autoscaler_env,
+    read_stack_policies,
+    scaled_pools,
+    socket_path,
+)
+from cli.stack.scaling_socket import ScalingSocket
 from cli.stack.served_models import ServedModel, require_distinct
 from cli.stack.services.embedded_kafka import READY_S_MAX as KAFKA_READY_S_MAX
 from cli.stack.services.embedded_kafka import EmbeddedKafka
@@ -53,7 +66,6 @@ _LOG = logging.getLogger(__name__)
 READY_S_MAX = 300.0
 """On a slow machine a model loads for minutes."""
 
-_CHILDREN_BESIDE_API = tuple(name for name in CONTROL_PLANE if name != "api")
 _API_METRICS = "MILLRACE_API_METRICS_PORT"
 """The variable of the one metrics port that an operator may choose."""
 
@@ -70,6 +82,7 @@ class StackOptions:
     pushes: tuple[ModelRequest, ...] = ()  # models to push first
     engine_env: Mapping[str, str] = field(default_factory=dict)
     allow_private_webhooks: bool = False
+    autoscale: Path | None = None  # scaling policies; None: one replica for each model
 
 
 class EmbeddedStack:
@@ -89,10 +102,13 @@ class EmbeddedStack:
             {KAFKA: "embedded", **env}
         ).session_timeout_s
         self._models = options.models
+        self._control_plane = {**CONTROL_PLANE, **(AUTOSCALER if options.autoscale else {})}
+        self._children_beside_api = tuple(name for name in self._control_plane if name != "api")
         self._closing = contextlib.ExitStack()
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""
         self.key = ""
+        self.scaled_pools: tuple[ScaledPool, ...] = ()  # from `start` on, with scaling policies
 
     def __enter__(self) -> Self:
         """Lock the data folder. Raises DataFolderInUseError, SettingsError."""
@@ -122,6 +138,10 @@ class EmbeddedStack:
         data = self._options.data
         with self._interruptible():
             self._push_models()
+        if self._options.autoscale is not None:
+            policies = read_stack_policies(self._options.autoscale)
+            pools = [model.pool for model in self._models]
+            self.scaled_pools = scaled_pools(policies, pools, time.time())
         ports = self._ports()
         with self._interruptible():
             services = self._prepare_services()
@@ -138,7 +158,7 @@ class EmbeddedStack:
         with self._interruptible():
             self.key = prepare_installation(data, kafka, database_url, self._models)
         self.url = f"http://{HOST}:{ports['api']}"
-        readiness = ReadinessLines(data / "logs", _CHILDREN_BESIDE_API)
+        readiness = ReadinessLines(data / "logs", self._children_beside_api)
         self._start_control_plane(env, ports)
         write_state(
             data,
@@ -149,10 +169,12 @@ class EmbeddedStack:
                 pools=[model.pool for model in self._models],
                 metrics_ports=self._metrics_ports(ports),
                 kafka_credentials=credentials,
+                scaling_socket=str(socket_path(data)) if self._options.autoscale else "",
+                replica_ports={n: ports[_slot(n)] for n in self._slots()},
             ),
         )
         waits: dict[str, Callable[[], bool]] = {
-            name: partial(readiness.is_ready, name) for name in _CHILDREN_BESIDE_API
+            name: partial(readiness.is_ready, name) for name in self._children_beside_api
         }
         waits["the API"] = partial(is_api_ready, ports["api"])
         with contextlib.ExitStack() as watching:
@@ -191,18 +213,20 @@ class EmbeddedStack:
         require_distinct(self._models)
 
     def _pool_classes(self) -> list[tuple[str, str]]:
-        """Return each pool with each job class that it serves."""
+        """Return each pool that begins with a replica, with each job class that it serves."""
+        empty = {scaled.pool for scaled in self.scaled_pools if not scaled.kinds}
         return [
             (model.pool, job_class)
             for model in self._models
+            if model.pool not in empty
             for job_class in served_classes(self._env, model.pool)
         ]
 
     def _ports(self) -> dict[str, int]:
         port = self._options.port
         names = (
-            *_CHILDREN_BESIDE_API,
-            *(f"gpu-{model.pool}" for model in self._models),
+            *self._children_beside_api,
+            *(map(_slot, self._slots()) if self._slots() else map(_replica_name, self._models)),
             _API_METRICS,
             *(() if port else ("api",)),
         )
@@ -216,7 +240,8 @@ class EmbeddedStack:
     def _metrics_ports(self, ports: Mapping[str, int]) -> dict[str, int]:
         chosen = self._env.get(_API_METRICS, "")
         api = int(chosen) if chosen.isdigit() else ports[_API_METRICS]
-        others = {name: port for name, port in ports.items() if name not in {"api", _API_METRICS}}
+        slots = set(map(_slot, self._slots()))
+        others = {n: p for n, p in ports.items() if n not in {"api", _API_METRICS} | slots}
         return {**others, "api": api}
 
     def _prepare_services(self) -> tuple[EmbeddedKafka, EmbeddedPostgres] | None:
@@ -242,7 +267,9 @@ class EmbeddedStack:
         webhooks = webhook_env(
             self._options.data, self._env, allow_private=self._options.allow_private_webhooks
         )
-        for name, (role, own, metrics_port) in CONTROL_PLANE.items():
+        if self._options.autoscale is not None:
+            env |= autoscaler_env(self._options.data, self._options.autoscale)
+        for name, (role, own, metrics_port) in self._control_plane.items():
             if role == "api":
                 port = {
                     "MILLRACE_API_HOST": HOST,
@@ -255,16 +282,51 @@ class EmbeddedStack:
             self._start_role(name, role, {**env, **own, **further, **port})
 
     def _start_replicas(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
+        """Start one replica for each model, or as many as the scaling policies say."""
+        if self._options.autoscale is None:
+            for model in self._models:
+                name = _replica_name(model)
+                self._supervisor.start([self._replica(name, model, env, ports[name])])
+            return
+        models = {model.pool: model for model in self._models}
+
+        def child(replica: PoolReplica) -> Child:
+            port = ports[_slot(replica.number)]
+            made = self._replica(replica.name, models[replica.pool], env, port)
+            return replace(made, env_of_start=replica.env)
+
+        pools = ReplicaPools(self._supervisor, child, models)
+        for scaled in self.scaled_pools:
+            pools.apply(scaled.order)
+        requests = self._closing.enter_context(
+            ScalingSocket(socket_path(self._options.data), apply=pools.apply, observe=pools.observe)
+        )
+        self._supervisor.repeat_task(requests.answer_waiting)
+        self._supervisor.repeat_task(pools.reconcile)
+
+    def _replica(self, name: str, model: ServedModel, env: Mapping[str, str], port: int) -> Child:
         caches = {name: self._env[name] for name in (WEIGHT_CACHE,) if name in self._env}
-        for model in self._models:
-            name = f"gpu-{model.pool}"
-            own = {
-                **env,
-                **replica_env(model, {**caches, **self._options.engine_env}, self._options.data),
-                "MILLRACE_GPU_METRICS_PORT": str(ports[name]),
-            }
-            self._start_role(name, "gpu-consumer", own)
+        own = replica_env(model, {**caches, **self._options.engine_env}, self._options.data)
+        metrics_port = {"MILLRACE_GPU_METRICS_PORT": str(port)}
+        return self._role_child(name, "gpu-consumer", {**env, **own, **metrics_port})
 
     def _start_role(self, name: str, role: str, env: Mapping[str, str]) -> None:
+        self._supervisor.start([self._role_child(name, role, env)])
+
+    def _role_child(self, name: str, role: str, env: Mapping[str, str]) -> Child:
         members = self._temporary / "members" / name
-        self._supervisor.start([role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})])
+        return role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})
+
+    def _slots(self) -> range:
+        """Return the numbers of the slots for replicas; none without scaling policies."""
+        return range(1, REPLICAS_MAX + 1) if self._options.autoscale is not None else range(0)
+
+
+def _replica_name(model: ServedModel) -> str:
+    """Return the name of the child of a model that has one replica."""
+    return f"gpu-{model.pool}"
+
+
+def _slot(number: int) -> str:
+    """Return the name of a slot's port."""
+    return f"replica-{number}"

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from cli.stack.data_folder import cache_dir
 from cli.stack.embedded_stack import EmbeddedStack, StackOptions
 from cli.stack.model_requests import ModelRequest, model_requests
 from cli.stack.processes.role_children import MODULES, ROLE_ENV, replica_env, role_command
+from cli.stack.scaled_pools import read_stack_policies, scaled_pools
 from cli.stack.secret_arguments import refuse_secret
 from cli.stack.served_models import ServedModel, SignedObjects, served_models
 from core.errors import SettingsError
@@ -31,6 +33,19 @@ _UPSTREAM = "MILLRACE_ENGINE_UPSTREAM"
 _UNSIGNED = SignedObjects(manifest=b"", bundle=b"", key_pem=b"")
 
 _PATHS = frozenset({"vllm_chat_template", "weight_cache"})  # the shell does not expand ~ after =
+
+
+_PrivateWebhooksOption: TypeAlias = Annotated[
+    bool, typer.Option(help="Development: webhooks may reach private addresses and http URLs.")
+]
+_AutoscaleOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Scaling policies, TOML: replicas follow the work, from the minimum of each pool to "
+        "its maximum. Without it each model has one replica.",
+    ),
+]
 
 
 class EngineKind(StrEnum):
@@ -106,9 +121,8 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         int | None, typer.Option(help="openai_http: calls at once.", min=1)
     ] = None,
     engine_option: _EngineOption = None,
-    allow_private_webhooks: Annotated[
-        bool, typer.Option(help="Development: webhooks may reach private addresses and http URLs.")
-    ] = False,
+    autoscale: _AutoscaleOption = None,
+    allow_private_webhooks: _PrivateWebhooksOption = False,
 ) -> None:
     """Start a Kafka broker, a Postgres server and every role; stop them on a signal.
 
@@ -149,6 +163,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         pushes=pushes,
         engine_env=engine_env,
         allow_private_webhooks=allow_private_webhooks,
+        autoscale=autoscale.absolute() if autoscale else None,
     )
     _run(stack_options, stop.is_set)
 
@@ -188,9 +203,14 @@ def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
     for model in (*options.models, *asked):
         env = {**os.environ, **replica_env(model, options.engine_env, options.data)}
         EngineSettings.from_env(env)
+    if options.autoscale is not None:
+        policies = read_stack_policies(options.autoscale)
+        scaled_pools(policies, [model.pool for model in options.models], time.time())
     with EmbeddedStack(options, os.environ, should_stop) as stack:
         typer.echo(f"millrace: starting; logs in {options.data / 'logs'}", err=True)
         stack.start()
+        for pool in stack.scaled_pools:
+            typer.echo(f"millrace: {pool.bounds_text()}", err=True)
         if not should_stop():  # stopped during the start: not ready
             sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
             sys.stdout.flush()
