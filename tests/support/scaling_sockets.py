@@ -4,10 +4,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from autoscaler.actuators.actuator import PoolOrder, StaleEpochError, UnknownPoolError
 from autoscaler.actuators.socket_messages import PoolAnswer
 from cli.stack.scaling_socket import ScalingSocket
+
+
+class Pools(Protocol):
+    """What carries orders out."""
+
+    def apply(self, order: PoolOrder) -> PoolAnswer:
+        """Carry out an order."""
+
+    def observe(self, pool: str) -> PoolAnswer:
+        """Return what a pool is told to run."""
 
 
 class RecordedPools:
@@ -34,7 +45,7 @@ class RecordedPools:
 
 @contextmanager
 def scaling_socket(
-    path: Path, pools: RecordedPools, *, read_s_max: float = 30.0, answer_s_max: float = 30.0
+    path: Path, pools: Pools, *, read_s_max: float = 30.0, answer_s_max: float = 30.0
 ) -> Iterator[ScalingSocket]:
     """Serve `path`; nothing carries requests out, see `carried_out`."""
     with ScalingSocket(
