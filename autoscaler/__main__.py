@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import uuid4
 
-from autoscaler.autoscaler_role import ROLE, ActuatorSet, run_autoscaler
+from autoscaler.actuators.embedded import EmbeddedActuator
+from autoscaler.actuators.factory import ActuatorDependencies
+from autoscaler.actuators.keda.keda_settings import KedaSettings
+from autoscaler.actuators.keda.scaling_values import ScalingValues
+from autoscaler.actuators.kubernetes.kubernetes_settings import KubernetesSettings
+from autoscaler.actuators_in_force import ActuatorsInForce
+from autoscaler.autoscaler_role import ROLE, run_autoscaler
 from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.policies.policy_reader import InvalidPoliciesError
 from autoscaler.settings import AutoscalerSettings
+from core.clock import SystemClock
 from core.runtime.logs import configure_logs
 from core.runtime.metrics import serve_metrics
 from core.runtime.role_lifecycle import run_role
@@ -38,8 +45,23 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     Raises SettingsError, InvalidPoliciesError, KafkaUnavailableError, TopicDriftError and
     SchemaTooNewError.
     """
-    settings, kafka = read_all(env, AutoscalerSettings.from_env, KafkaSettings.from_env)
-    actuators = ActuatorSet(PolicyFile(settings.policy_file), settings)
+    settings, kafka, kubernetes, keda = read_all(
+        env,
+        AutoscalerSettings.from_env,
+        KafkaSettings.from_env,
+        KubernetesSettings.from_env,
+        KedaSettings.from_env,
+    )
+    clock, socket_path = SystemClock(), settings.socket
+    dependencies = ActuatorDependencies(
+        kubernetes=kubernetes,
+        keda=keda,
+        values=ScalingValues(clock.wall_s),
+        clock=clock,
+        env=env,
+        open_embedded=None if socket_path is None else lambda: EmbeddedActuator(str(socket_path)),
+    )
+    actuators = ActuatorsInForce(PolicyFile(settings.policy_file), dependencies, settings.actuator)
     serve_metrics(settings)
     check_topics(TopicAdmin(kafka), topics_of_role(ROLE), broker_wait_s=_BROKER_WAIT_S)
     process_id = f"{ROLE}-{socket.gethostname()}-{uuid4().hex[:12]}"

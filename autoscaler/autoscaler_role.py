@@ -1,86 +1,25 @@
 """Wires the role: the owner, the readers of signals, the policies and the actuators."""
 
 import asyncio
-import logging
 import threading
-from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
-from autoscaler.actuators.actuator import Actuator
-from autoscaler.actuators.factory import build_actuators
+from autoscaler.actuators.keda.scaling_values import ScalingValues
+from autoscaler.actuators_in_force import ActuatorsInForce
 from autoscaler.loop.decision_loop import DecisionLoop, LoopDeps
 from autoscaler.loop.scaling_writer import ScalingWriter
 from autoscaler.ownership.owner import Owner
-from autoscaler.policies.policies import Policies
-from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.signals.signal_store import SignalStore
 from autoscaler.signals.topic_inputs import TopicInputs
 from core.clock import Clock, SystemClock
-from core.errors import MillraceError
 from core.runtime.role_lifecycle import report_ready
 from topics.clients.producer import RecordProducer
 from topics.records.records import Record
+from topics.records.scaling import PoolScaling
 from topics.settings import KafkaSettings
 
 ROLE: Final = "autoscaler"
-_LOG = logging.getLogger(__name__)
-
-
-class ActuatorSet:
-    """The actuators of the policies in force, which are read again when the file changes."""
-
-    def __init__(self, file: PolicyFile, settings: AutoscalerSettings) -> None:
-        """Build the actuators. Raises MillraceError."""
-        self._file, self._settings = file, settings
-        self._actuators = build_actuators(file.policies, settings)
-        self._retired: list[Actuator] = []
-
-    @property
-    def policies(self) -> Policies:
-        """The policies in force."""
-        return self._file.policies
-
-    @property
-    def actuators(self) -> Mapping[str, Actuator]:
-        """The actuators by name."""
-        return self._actuators
-
-    def refresh(self) -> None:
-        """Read a changed file; a bad one keeps what is in force, and each problem is logged."""
-        reload = self._file.refresh()
-        if reload is None:
-            return
-        for problem in reload.problems:
-            _LOG.error("the scaling policies are not valid", extra={"reason": problem})
-        if not reload.is_accepted:
-            return
-        try:
-            built = build_actuators(self._file.policies, self._settings)
-        except MillraceError as error:
-            _LOG.error(
-                "the actuators are not valid", extra={"code": error.code, "reason": str(error)}
-            )
-            return
-        kept = {id(one) for one in built.values()}
-        self._retired += [one for one in self._actuators.values() if id(one) not in kept]
-        self._actuators = built
-        _LOG.info("the scaling policies changed")
-
-    async def close(self) -> None:
-        """Close all actuators; errors are logged."""
-        for one in [*self._retired, *self._actuators.values()]:
-            try:
-                await asyncio.wait_for(one.close(), 5)
-            except (MillraceError, TimeoutError) as error:
-                _LOG.warning("an actuator did not close", extra={"reason": type(error).__name__})
-
-
-def actuator_name(settings: AutoscalerSettings, policies: Policies, pool: str) -> str:
-    """Return the name of a pool's actuator: that of its policy, else that of the settings."""
-    named: str = getattr(policies.policy_of(pool), "actuator", "")
-    return named or settings.actuator
 
 
 async def run_autoscaler(
@@ -89,17 +28,23 @@ async def run_autoscaler(
     stop: threading.Event,
     *,
     process_id: str,
-    actuators: ActuatorSet,
+    actuators: ActuatorsInForce,
     clock: Clock | None = None,
 ) -> None:
-    """Decide while this process is the owner, until `stop`. Raises MillraceError."""
+    """Decide while this process is the owner, until `stop`. Raises MillraceError.
+
+    KEDA's scaler in this process serves the decisions of every owner.
+    """
     clock = clock or SystemClock()
     loop = asyncio.get_running_loop()
     producer = RecordProducer(kafka, client_id=process_id, linger_ms=1, waits_for_partitions=True)
     store: SignalStore
 
     def receive(records: list[Record]) -> None:
-        if not loop.is_closed():
+        decided = [one for one in records if isinstance(one, PoolScaling)]
+        if decided and not loop.is_closed():
+            loop.call_soon_threadsafe(_restore_all, actuators.values, decided)
+        elif not loop.is_closed():
             loop.call_soon_threadsafe(lambda: store.record(records, clock.wall_s()))
 
     inputs = TopicInputs(
@@ -123,11 +68,12 @@ async def run_autoscaler(
             writer=ScalingWriter(producer),
             policies=lambda: actuators.policies,
             actuators=lambda: actuators.actuators,
-            actuator_name=partial(actuator_name, settings),
+            actuator_name=actuators.name_of,
             is_caught_up=lambda: inputs.is_caught_up,
             clock=clock,
         )
     )
+    await actuators.open()
     inputs.start()
     owner.start()
     watch = asyncio.create_task(_watch(owner, inputs, actuators))
@@ -146,10 +92,15 @@ async def run_autoscaler(
         await asyncio.to_thread(producer.close)
 
 
-async def _watch(owner: Owner, inputs: TopicInputs, actuators: ActuatorSet) -> None:
+async def _watch(owner: Owner, inputs: TopicInputs, actuators: ActuatorsInForce) -> None:
     """Read changed policies, and end the role when a thread ended. Raises MillraceError."""
     while True:
         owner.raise_failure()
         inputs.raise_failure()
-        actuators.refresh()
+        await actuators.refresh()
         await asyncio.sleep(1)
+
+
+def _restore_all(values: ScalingValues, decided: list[PoolScaling]) -> None:
+    for record in decided:
+        values.restore(record)

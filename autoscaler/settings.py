@@ -19,6 +19,9 @@ class AutoscalerSettings(Settings):
     actuator: str = Field(default="embedded", pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
     """The name of the actuator of pools whose policy names none."""
 
+    socket: Path | None = None
+    """Socket of the supervisor of `millrace up`, for the actuator `embedded`; set by it."""
+
     interval_s: float = Field(default=1.0, ge=0.05, le=10)
     """Time between two decisions about a pool."""
 

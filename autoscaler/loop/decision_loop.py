@@ -16,10 +16,10 @@ from autoscaler.actuators.actuator import Actuator
 from autoscaler.loop.order_sender import OrderSender
 from autoscaler.loop.pool_orders import PoolPlan, pool_order
 from autoscaler.loop.quota_sharing import QuotaShares
-from autoscaler.loop.scaled_pool import Mode, Outlook, ScaledPool, is_in_force, overridden
+from autoscaler.loop.scaled_pool import Mode, Outlook, ScaledPool, is_in_force
 from autoscaler.loop.scaling_writer import ScalingWriter, decision_json
 from autoscaler.policies.policies import Policies
-from autoscaler.policies.scaling_rules import rules_of
+from autoscaler.policies.policy_rules import rules_of
 from autoscaler.policy.scaling_decision import ScalingDecision
 from autoscaler.policy.scaling_rules import InvalidScalingRulesError, ScalingRules, check_rules
 from autoscaler.policy.signals import INPUTS, InvalidSignalError, ReplicaState
@@ -176,10 +176,9 @@ class DecisionLoop:
             self._write(epoch, state, mode, name, now_s)
             return
         rules = shares.rules_for(pool, outlook.rules)
-        if override is not None and override.mode == "set":
-            rules = overridden(rules, override, now_s)
+        ordered = override.replicas if override is not None and override.mode == "set" else None
         try:
-            plan = state.decide(outlook, rules, now_s)
+            plan = state.decide(outlook, rules, now_s, ordered)
         except InvalidSignalError as error:
             self._hold(epoch, state, (policies, override), error, now_s)
             return

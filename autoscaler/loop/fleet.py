@@ -264,13 +264,13 @@ class Fleet:
         return one
 
     def _with_standby(self, replicas: list[ReplicaSignal]) -> list[ReplicaSignal]:
-        """Count replicas that start for the warm pool as asleep, the last ones first."""
+        """Mark replicas that start for the warm pool, the last ones first."""
         missing = self.standby - sum(one.state is ReplicaState.ASLEEP for one in replicas)
         for number in range(len(replicas) - 1, -1, -1):
             if missing <= 0:
                 break
             one = replicas[number]
             if one.state is ReplicaState.STARTING and one.replica_id not in self.awake:
-                replicas[number] = replace(one, state=ReplicaState.ASLEEP)
+                replicas[number] = replace(one, standby=True)
                 missing -= 1
         return replicas

@@ -16,7 +16,7 @@ from autoscaler.ownership.pool_memory import (
 from autoscaler.policy.replica_need import CORRECTION_MAX, CORRECTION_MIN, replica_need
 from autoscaler.policy.scaling_decision import ScalingDecision
 from autoscaler.policy.scaling_history import PoolHistory, first_history
-from autoscaler.policy.scaling_rules import ScalingRules, bounds_at
+from autoscaler.policy.scaling_rules import ScalingRules
 from autoscaler.policy.scaling_step import decide
 from autoscaler.policy.signals import (
     ArrivalRates,
@@ -123,20 +123,22 @@ class ScaledPool:
         need = replica_need(outlook.rules, outlook.signals, now_s, None)
         return min(need.replicas, outlook.rules.max_replicas)
 
-    def decide(self, outlook: Outlook, rules: ScalingRules, now_s: float) -> PoolPlan:
+    def decide(
+        self, outlook: Outlook, rules: ScalingRules, now_s: float, ordered: int | None = None
+    ) -> PoolPlan:
         """Decide with these rules, and return what to order. Raises InvalidSignalError.
 
-        Replicas of the warm pool are beyond the target: they give no capacity until they are woken.
+        `ordered` are the replicas that an operator set.
         """
         signals = outlook.signals
-        unavailable = frozenset(self.fleet.unavailable_spot)
         history = self.history
         if history is None:
             history = first_history(now_s, len(signals.live_replicas()))
-        live_rules = replace(rules, warm_pool=0)
-        decision, history = decide(live_rules, signals, history, now_s, unavailable)
-        self.decision, self.history = decision, history
-        return plan_order(rules, decision, signals.replicas, unavailable)
+        unavailable = frozenset(self.fleet.unavailable_spot)
+        self.decision, self.history = decide(
+            rules, signals, history, now_s, unavailable, ordered=ordered
+        )
+        return plan_order(self.decision, signals.replicas)
 
     def take_order(self, plan: PoolPlan, now_s: float) -> None:
         """Remember what is ordered."""
@@ -184,19 +186,6 @@ class ScaledPool:
         measured = self.fleet.times.p95_s()
         start_s = max(measured.get(one.name, one.cold_start_s) for one in rules.gpu_types)
         return max(_SETTLE_MIN_S, 2 * start_s)
-
-
-def overridden(rules: ScalingRules, override: ScalingOverride, now_s: float) -> ScalingRules:
-    """Return the rules of a pool whose number of replicas an operator set, within its bounds."""
-    bounds = bounds_at(rules, now_s, 0.0)
-    count = min(bounds.max_replicas, max(bounds.min_replicas, override.replicas))
-    return replace(
-        rules,
-        min_replicas=count,
-        max_replicas=count,
-        schedule=(),
-        warm_pool=min(rules.warm_pool, count),
-    )
 
 
 def is_in_force(override: ScalingOverride | None, now_s: float) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 
 from autoscaler.metrics import DROPPED
 from autoscaler.signals.amounts import amount
-from topics.records.records import Demand, PoolDemand
+from topics.records.records import Demand, DemandTokens
 
 GONE_S: Final = 10.0
 """Time without a record after which a batcher has ended; its successor has its items."""
@@ -19,7 +19,7 @@ class _Batcher:
 
     def __init__(self) -> None:
         self.heard_s = 0.0
-        self.pools: dict[str, PoolDemand] = {}
+        self.pools: dict[str, DemandTokens] = {}
 
 
 class DemandTable:
@@ -90,7 +90,7 @@ class DemandTable:
         ages = [now_s - one.heard_s for one in self._batchers.values()]
         return max(0.0, max(ages, default=now_s - self._heard_s))
 
-    def _count(self, pool: str, before: PoolDemand | None, now: PoolDemand) -> None:
+    def _count(self, pool: str, before: DemandTokens | None, now: DemandTokens) -> None:
         if before is None:  # its first arrivals since the batcher is known
             prompt, output, items = (
                 now.arrived_prompt_tokens,
@@ -109,7 +109,7 @@ class DemandTable:
             self._call_means[pool] = prompt / items, output / items
 
 
-def _is_sound(one: PoolDemand) -> bool:
+def _is_sound(one: DemandTokens) -> bool:
     """Return whether all numbers of a pool are from 0 to the limit; else they are counted."""
     numbers = (
         one.prompt_tokens,
@@ -122,8 +122,8 @@ def _is_sound(one: PoolDemand) -> bool:
     return all(amount(number, "demand") is not None for number in numbers)
 
 
-def _without_waiting(one: PoolDemand) -> PoolDemand:
-    return PoolDemand(
+def _without_waiting(one: DemandTokens) -> DemandTokens:
+    return DemandTokens(
         prompt_tokens=0.0,
         output_tokens=0.0,
         arrived_items=one.arrived_items,

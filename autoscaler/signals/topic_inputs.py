@@ -1,4 +1,4 @@
-"""Reads `capacity`, `demand` and `backlog` from their present ends, each in a thread."""
+"""Reads `capacity`, `demand`, `backlog`, `scaling` from their present ends, each in a thread."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -6,7 +6,7 @@ from typing import Final
 
 from autoscaler.metrics import DROPPED
 from core.errors import RecordUnreadableError
-from topics.records.catalogue import BACKLOG, CAPACITY, DEMAND, Topic
+from topics.records.catalogue import BACKLOG, CAPACITY, DEMAND, SCALING, Topic
 from topics.records.codec import decode_value, kind_of
 from topics.records.kinds import KINDS
 from topics.records.received_record import ReceivedRecord
@@ -16,12 +16,12 @@ from topics.tail_readers.tail_reader_thread import TailReaderThread
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
-_TOPICS: Final = (CAPACITY, DEMAND, BACKLOG)
+_TOPICS: Final = (CAPACITY, DEMAND, BACKLOG, SCALING)
 _POLL_INTERVAL_S: Final = 0.2  # decisions are made each second
 
 
 class TopicInputs:
-    """Three tail readers. The callbacks run in their threads."""
+    """A tail reader for each topic. The callbacks run in their threads."""
 
     def __init__(
         self,

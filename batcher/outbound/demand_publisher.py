@@ -6,7 +6,7 @@ from batcher.outbound.batch_sender import BatcherIdentity
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEMAND
 from topics.records.codec import encode, kind_headers
-from topics.records.records import Demand, PoolDemand
+from topics.records.records import Demand, DemandTokens
 
 
 class DemandPublisher:
@@ -29,7 +29,7 @@ class DemandPublisher:
         self,
         waiting: dict[str, int],
         shares: dict[str, float] | None = None,
-        pools: Mapping[str, PoolDemand] | None = None,
+        pools: Mapping[str, DemandTokens] | None = None,
     ) -> None:
         """Publish the waiting items by pool; pools with 0 learn that this batcher exists.
 

@@ -2,12 +2,12 @@
 
 from batcher.queueing.pool_arrivals import PoolArrivals, PoolTotals
 from batcher.queueing.queues import Queues
-from topics.records.records import PoolDemand
+from topics.records.records import DemandTokens
 
 _NONE = PoolTotals()
 
 
-def demand_of_pools(queues: Queues, arrivals: PoolArrivals) -> dict[str, PoolDemand]:
+def demand_of_pools(queues: Queues, arrivals: PoolArrivals) -> dict[str, DemandTokens]:
     """Return the demand of each pool that has waiting items, or had arrivals since the start.
 
     Items wait while they are buffered; deferred records are not counted. The cost follows the
@@ -17,7 +17,7 @@ def demand_of_pools(queues: Queues, arrivals: PoolArrivals) -> dict[str, PoolDem
     return {name: _demand_of(queues, name, arrivals.pools.get(name, _NONE)) for name in names}
 
 
-def _demand_of(queues: Queues, name: str, totals: PoolTotals) -> PoolDemand:
+def _demand_of(queues: Queues, name: str, totals: PoolTotals) -> DemandTokens:
     tokens = output = 0
     deadline_s = 0.0
     pool = queues.pools.get(name)
@@ -27,7 +27,7 @@ def _demand_of(queues: Queues, name: str, totals: PoolTotals) -> PoolDemand:
         tokens += queue.token_count
         output += queue.output_token_count
         deadline_s = min(deadline_s or queue.deadline_s, queue.deadline_s)
-    return PoolDemand(
+    return DemandTokens(
         prompt_tokens=float(tokens - output),
         output_tokens=float(output),
         arrived_items=totals.items,

@@ -27,7 +27,8 @@ from results.writer.statements import (
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import encode
-from topics.records.records import DeadItem, DeadItems, FailedItemAttempt, ItemOutcome
+from topics.records.dead_items import DeadItem, DeadItems, FailedItemAttempt
+from topics.records.records import ItemOutcome
 
 _RECORD_ITEMS_MAX: Final = 250
 _RECORD_BYTES_MAX: Final = 500_000

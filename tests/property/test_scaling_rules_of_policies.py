@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from autoscaler.policies.policies import Policies
 from autoscaler.policies.policy_reader import InvalidPoliciesError, read_policies
+from autoscaler.policies.policy_rules import UNKNOWN_TOKENS_PER_S, rules_of
 from autoscaler.policies.pool_policy import GpuType, PoolPolicy, ScheduleEntry
-from autoscaler.policies.scaling_rules import UNKNOWN_TOKENS_PER_S, rules_of
 from autoscaler.policy.replica_need import replica_need
 from autoscaler.policy.scaling_rules import POOL_REPLICAS_MAX, check_rules
 from autoscaler.policy.signals import ReplicaState

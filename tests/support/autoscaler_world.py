@@ -19,7 +19,7 @@ from tests.support.scaling import NOW_S
 from topics.records.catalogue import SCALING, SCALING_DECISIONS
 from topics.records.codec import Headers
 from topics.records.received_record import ReceivedRecord
-from topics.records.records import Capacity, Demand, PoolDemand, Record
+from topics.records.records import Capacity, Demand, DemandTokens, Record
 from topics.records.scaling import Backlog, BacklogBucket, DecisionEntry, PoolScaling
 
 POOL = "chat"
@@ -81,7 +81,7 @@ class AutoscalerWorld:
         self.actuator = actuator or MemoryActuator()
         self.policies: Policies = read_policies(policies.encode(), "test.toml")
         self.live: dict[str, Capacity] = {}
-        self.demands: dict[str, PoolDemand] = {}
+        self.demands: dict[str, DemandTokens] = {}
         self.backlogs: dict[str, list[BacklogBucket]] = {}
         self.silent: set[str] = set()
         self.loop = DecisionLoop(
@@ -185,9 +185,9 @@ def capacity_of(replica_id: str, **fields: Any) -> Capacity:
     return Capacity(**given)
 
 
-def demand_of(waiting: float = 0.0, arrived: float = 0.0, items: int = 0) -> PoolDemand:
+def demand_of(waiting: float = 0.0, arrived: float = 0.0, items: int = 0) -> DemandTokens:
     """Demand of prompt tokens alone, so that no weight counts."""
-    return PoolDemand(
+    return DemandTokens(
         prompt_tokens=waiting,
         output_tokens=0.0,
         arrived_items=items,

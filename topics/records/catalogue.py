@@ -6,6 +6,7 @@ from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
 from topics.records.attempts import BatchAttempt
+from topics.records.dead_items import DeadItems
 from topics.records.model_states import ModelKeyState, ModelState
 from topics.records.records import (
     Batch,
@@ -13,7 +14,6 @@ from topics.records.records import (
     Capacity,
     Chunk,
     CopiesDue,
-    DeadItems,
     DeadLetter,
     Demand,
     JobClose,

@@ -3,6 +3,7 @@
 from typing import Final
 
 from topics.records.attempts import BatchAttempt
+from topics.records.dead_items import DeadItems
 from topics.records.model_states import ModelKeyState, ModelState
 from topics.records.records import (
     Batch,
@@ -10,7 +11,6 @@ from topics.records.records import (
     Capacity,
     Chunk,
     CopiesDue,
-    DeadItems,
     DeadLetter,
     Demand,
     JobClose,

@@ -288,7 +288,7 @@ class ReplicaGrants(Record, frozen=True):
     adapters_max: int = 0  # adapters that the engine loads at once; 0: it takes none
 
 
-class PoolDemand(Record, frozen=True):
+class DemandTokens(Record, frozen=True):
     """The tokens of one pool at a batcher: estimates of prompts and of expected outputs, apart."""
 
     prompt_tokens: float  # of items that wait
@@ -307,7 +307,7 @@ class Demand(Record, frozen=True):
     waiting: dict[str, int]  # pool to items
     now_s: float = 0.0  # the database's time, never late; 0 while unknown
     shares: dict[str, float] = {}  # pool to the part of its waiting tenants' weights that is here
-    pools: dict[str, PoolDemand] = {}  # pools with arrivals or waiting items
+    pools: dict[str, DemandTokens] = {}  # pools with arrivals or waiting items
 
 
 class TenantService(Record, frozen=True):
@@ -381,29 +381,3 @@ class DeadLetter(Record, frozen=True):
     key: bytes | None
     headers: list[tuple[str, bytes]]
     value: bytes
-
-
-class FailedItemAttempt(Record, frozen=True):
-    """One execution of an item that failed."""
-
-    attempt: int
-    status_code: int  # 0 when there was no answer
-    code: str
-    at_s: float  # seconds since the epoch, by the database's time
-
-
-class DeadItem(Record, frozen=True):
-    """An item that failed for good; its line and its answer are in the files of its job."""
-
-    index: int
-    custom_id: str | None
-    attempts: list[FailedItemAttempt]  # in order; the last one is why it failed
-
-
-class DeadItems(Record, frozen=True):
-    """Items of one job that failed for good in one commit (`dead_letters`)."""
-
-    job_id: UUID
-    day: int
-    tenant_id: UUID
-    items: list[DeadItem]

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from autoscaler.actuators.actuator import Actuator
-from autoscaler.autoscaler_role import ActuatorSet, run_autoscaler
+from autoscaler.actuators.factory import ActuatorDependencies
+from autoscaler.actuators.keda.keda_settings import KedaSettings
+from autoscaler.actuators.keda.scaling_values import ScalingValues
+from autoscaler.actuators.kubernetes.kubernetes_settings import KubernetesSettings
+from autoscaler.actuators_in_force import EMBEDDED, ActuatorsInForce
+from autoscaler.autoscaler_role import run_autoscaler
 from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.settings import AutoscalerSettings
+from core.clock import SystemClock
 from core.runtime import metrics
 from tests.support.autoscaler_world import L4, POOL, bulk_of
 from tests.support.memory_actuator import MemoryActuator
@@ -24,16 +30,24 @@ from topics.records.scaling import Backlog
 from topics.settings import KafkaSettings
 
 
-class OneActuator(ActuatorSet):
+class OneActuator(ActuatorsInForce):
     """Orders of all pools go to one actuator."""
 
     def __init__(self, settings: AutoscalerSettings, actuator: MemoryActuator) -> None:
-        super().__init__(PolicyFile(settings.policy_file), settings)
+        clock = SystemClock()
+        dependencies = ActuatorDependencies(
+            kubernetes=KubernetesSettings(),
+            keda=KedaSettings(),
+            values=ScalingValues(clock.wall_s),
+            clock=clock,
+            env={},
+        )
+        super().__init__(PolicyFile(settings.policy_file), dependencies, settings.actuator)
         self.actuator = actuator
 
     @property
     def actuators(self) -> Mapping[str, Actuator]:
-        return {self._settings.actuator: self.actuator}
+        return {EMBEDDED: self.actuator}
 
 
 @pytest.fixture

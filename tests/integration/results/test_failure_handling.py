@@ -32,7 +32,8 @@ from tests.integration.results.outcomes import (
     outcome,
 )
 from topics.records.catalogue import DEAD_LETTERS
-from topics.records.records import DeadItems, ItemOutcome
+from topics.records.dead_items import DeadItems
+from topics.records.records import ItemOutcome
 
 RULES = RetryRules(attempts_max=3, backoff_s=100, backoff_s_max=150)
 BROKEN = b'{"error":{"message":"no","type":"server_error","param":null,"code":"broken"}}'

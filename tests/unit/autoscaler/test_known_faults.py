@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from autoscaler.policies.policies import Policies
+from autoscaler.policies.policy_rules import rules_of as rules_of_policies
 from autoscaler.policies.pool_policy import PolicyMode, PoolPolicy
-from autoscaler.policies.scaling_rules import rules_of as rules_of_policies
 from autoscaler.policy.scaling_history import PoolHistory, first_history
 from autoscaler.policy.scaling_step import decide
 from autoscaler.policy.signals import ReplicaState

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from autoscaler.policies.policy_reader import InvalidPoliciesError, read_policies
-from autoscaler.policies.scaling_rules import role_rules_of
+from autoscaler.policies.policy_rules import role_rules_of
 from autoscaler.policy.role_need import (
     BUSY_MAX,
     LOOP_LAG_MAX_S,

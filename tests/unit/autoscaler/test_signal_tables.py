@@ -9,7 +9,7 @@ from autoscaler.policy.signals import ReplicaState
 from autoscaler.signals.signal_store import PoolInputs, SignalStore
 from tests.support.autoscaler_world import POOL, bulk_of, capacity_of, demand_of
 from tests.support.scaling import NOW_S
-from topics.records.records import Demand, EndpointCompute, OutputMean, PoolDemand
+from topics.records.records import Demand, DemandTokens, EndpointCompute, OutputMean
 from topics.records.scaling import Backlog, BacklogBucket, RoleLoad, WakeRequest
 
 
@@ -124,7 +124,7 @@ def test_output_tokens_are_weighted_as_the_engines_measured_them() -> None:
     store = SignalStore()
     compute = [EndpointCompute("/v1/completions", 0.001, 0.007)]
     store.record([capacity_of("r", compute=compute)], NOW_S)
-    one = PoolDemand(
+    one = DemandTokens(
         prompt_tokens=10.0,
         output_tokens=10.0,
         arrived_items=0,

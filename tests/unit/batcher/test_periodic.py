@@ -7,7 +7,7 @@ from batcher.periodic import PeriodicTasks
 from batcher.policy.service_exchange import ServiceExchange
 from batcher.queueing.pool_arrivals import PoolArrivals
 from tests.unit.batcher.test_dispatcher import Bench
-from topics.records.records import LoadedModel, PoolDemand
+from topics.records.records import DemandTokens, LoadedModel
 
 
 class FakeDemand:
@@ -15,10 +15,10 @@ class FakeDemand:
 
     published_pools: frozenset[str] = frozenset()
     waiting: dict[str, int]
-    pools: dict[str, PoolDemand]
+    pools: dict[str, DemandTokens]
 
     def publish(
-        self, waiting: dict[str, int], shares: dict[str, float], pools: dict[str, PoolDemand]
+        self, waiting: dict[str, int], shares: dict[str, float], pools: dict[str, DemandTokens]
     ) -> None:
         self.waiting, self.pools = waiting, pools
 

@@ -14,7 +14,7 @@ from batcher.queueing.token_demand import demand_of_pools
 from tests.unit.batcher.builders import job_ref
 from tests.unit.batcher.test_record_handler import PARTITION, Bench, call_of, record
 from topics.records.chunks import REQUEUED_HEADER
-from topics.records.records import Chunk, Item, JobRef, PoolDemand
+from topics.records.records import Chunk, DemandTokens, Item, JobRef
 
 
 def chunk_of(job: JobRef, count: int, *, tokens: int, output: int) -> BufferedChunk:
@@ -40,12 +40,12 @@ def test_the_tokens_and_the_earliest_deadline_of_what_waits() -> None:
         arrivals.add(chunk)
         queues.add(chunk, now_s=1.0)
     assert demand_of_pools(queues, arrivals) == {
-        "p": PoolDemand(30.0, 14.0, 5, 30.0, 14.0, 500.0),
-        "q": PoolDemand(0.0, 5.0, 1, 0.0, 5.0, 700.0),
+        "p": DemandTokens(30.0, 14.0, 5, 30.0, 14.0, 500.0),
+        "q": DemandTokens(0.0, 5.0, 1, 0.0, 5.0, 700.0),
     }
     queues.remove(chunks[1])
     queues.update_ranks()
-    assert demand_of_pools(queues, arrivals)["p"] == PoolDemand(18.0, 12.0, 5, 30.0, 14.0, 900.0)
+    assert demand_of_pools(queues, arrivals)["p"] == DemandTokens(18.0, 12.0, 5, 30.0, 14.0, 900.0)
 
 
 def test_a_part_that_is_dispatched_leaves_the_rest_waiting() -> None:
@@ -62,7 +62,7 @@ def test_an_empty_pool_keeps_its_totals_also_when_its_queue_is_forgotten() -> No
     arrivals.add(chunk)
     queues.add(chunk, now_s=1.0)
     queues.remove(chunk)
-    expected = {"p": PoolDemand(0.0, 0.0, 2, 12.0, 8.0, 0.0)}
+    expected = {"p": DemandTokens(0.0, 0.0, 2, 12.0, 8.0, 0.0)}
     assert demand_of_pools(queues, arrivals) == expected
     assert queues.forget_empty_pools(()) == ["p"]
     assert demand_of_pools(queues, arrivals) == expected

@@ -7,7 +7,7 @@ import pytest
 from core.limits import RECORD_BYTES_MAX
 from results.writer.failure_handling import split_for_records
 from topics.records.codec import encode
-from topics.records.records import DeadItem, DeadItems, FailedItemAttempt
+from topics.records.dead_items import DeadItem, DeadItems, FailedItemAttempt
 
 JOB = UUID(int=1)
 
