@@ -1,0 +1,103 @@
+"""The Helm chart, its examples and their renderings."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import yaml  # type: ignore[import-untyped]
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "deploy/helm/millrace"
+EXAMPLES: Final = ROOT / "deploy/helm/examples"
+SCHEMAS: Final = ROOT / "deploy/helm/schemas"
+GOLDEN: Final = ROOT / "tests/golden/chart"
+DIGEST: Final = GOLDEN / "sources.sha256"
+
+RENDERINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "minimal": ("minimal.yaml",),
+    "spot": ("spot.yaml",),
+    "keda": ("spot.yaml", "keda.yaml"),
+    "kueue": ("spot.yaml", "kueue.yaml"),
+    "region_eu": ("spot.yaml", "region_eu.yaml"),
+    "region_us": ("spot.yaml", "region_us.yaml"),
+}
+"""The values files of each rendering, in the order of `helm template --values`."""
+
+APPLIED_APART: Final = ("karpenter_nodepools.yaml", "kueue_queues.yaml")
+"""Examples that are objects and no values."""
+
+VERSIONS: Final = ("1.33", "1.34", "1.35", "1.36", "1.37")
+"""The versions of Kubernetes that the chart is validated against."""
+
+
+def values(name: str) -> dict[str, Any]:
+    """Return a values file."""
+    found: dict[str, Any] = yaml.safe_load((EXAMPLES / name).read_text())
+    return found
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as Helm merges them: maps by key, all else is replaced."""
+    found = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(found.get(key), Mapping):
+            found[key] = merged(found[key], value)
+        else:
+            found[key] = copy.deepcopy(value)
+    return found
+
+
+def all_values(*overs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chart's values with these merged over them."""
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    for over in overs:
+        found = merged(found, over)
+    return found
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """Return the objects of a rendering."""
+    return [found for found in yaml.safe_load_all(text) if found]
+
+
+def normalised(text: str) -> str:
+    """Return a rendering without comments and in the order of its names."""
+    found = sorted(objects(text), key=lambda one: (one["kind"], one["metadata"]["name"]))
+    return "".join(f"---\n{json.dumps(one, sort_keys=True, indent=1)}\n" for one in found)
+
+
+def golden(name: str) -> list[dict[str, Any]]:
+    """Return the objects of a rendering that is kept in the repository."""
+    return objects((GOLDEN / f"{name}.yaml").read_text())
+
+
+def sources_digest() -> str:
+    """Return a digest of all that a rendering is made of."""
+    seen = hashlib.sha256()
+    for path in sorted([*CHART.rglob("*"), *EXAMPLES.glob("*.yaml")]):
+        if path.is_file():
+            seen.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return seen.hexdigest()
+
+
+def custom_schema(one: Mapping[str, Any]) -> Path:
+    """Return the file of the schema of a custom resource. It may not exist."""
+    group, _, version = one["apiVersion"].rpartition("/")
+    return SCHEMAS / f"{one['kind'].lower()}-{group.partition('.')[0]}-{version}.json"
+
+
+def schema_folder(version: str) -> Path:
+    """Return the folder with the strict schemas of a version of Kubernetes."""
+    folder = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+    return folder / f"v{version}.0-local-strict"
+
+
+def containers(one: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the containers of a Deployment or Job, those of its start first."""
+    spec = one["spec"]["template"]["spec"]
+    yield from spec.get("initContainers", [])
+    yield from spec["containers"]
