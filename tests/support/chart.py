@@ -30,6 +30,9 @@ RENDERINGS: Final[Mapping[str, tuple[str, ...]]] = {
 APPLIED_APART: Final = ("karpenter_nodepools.yaml", "kueue_queues.yaml")
 """Examples that are objects and no values."""
 
+_SHARED_MIN: Final = 60
+"""Characters from which an alias is shorter than what it stands for."""
+
 VERSIONS: Final = ("1.33", "1.34", "1.35", "1.36", "1.37")
 """The versions of Kubernetes that the chart is validated against."""
 
@@ -65,14 +68,28 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def normalised(text: str) -> str:
-    """Return a rendering without comments and in the order of its names."""
+    """Return a rendering as one list in the order of kinds and names, equal parts written once."""
     found = sorted(objects(text), key=lambda one: (one["kind"], one["metadata"]["name"]))
-    return "".join(f"---\n{json.dumps(one, sort_keys=True, indent=1)}\n" for one in found)
+    written: str = yaml.safe_dump(_shared(found, {}), default_flow_style=None, width=150)
+    return written
+
+
+def _shared(part: Any, seen: dict[str, Any]) -> Any:
+    """Replace equal lists and maps by one object, which YAML then writes as an alias."""
+    if isinstance(part, dict):
+        part = {key: _shared(value, seen) for key, value in part.items()}
+    elif isinstance(part, list):
+        part = [_shared(value, seen) for value in part]
+    else:
+        return part
+    text = json.dumps(part, sort_keys=True)
+    return seen.setdefault(text, part) if len(text) > _SHARED_MIN else part
 
 
 def golden(name: str) -> list[dict[str, Any]]:
     """Return the objects of a rendering that is kept in the repository."""
-    return objects((GOLDEN / f"{name}.yaml").read_text())
+    found: list[dict[str, Any]] = yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
+    return found
 
 
 def sources_digest() -> str:

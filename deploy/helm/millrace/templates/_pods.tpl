@@ -96,3 +96,15 @@ livenessProbe:
 - {name: kafka-ca, mountPath: /etc/millrace/kafka-ca, readOnly: true}
 {{- end }}
 {{- end }}
+
+{{/* A rule of egress: to, ports. */}}
+{{- define "millrace.egress" }}
+- ports:
+    {{- range .ports }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+  {{- with .to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
