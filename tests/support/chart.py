@@ -3,7 +3,8 @@
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ RENDERINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "region_us": ("spot.yaml", "region_us.yaml"),
 }
 """The values files of each rendering, in the order of `helm template --values`."""
+
+BESIDE_SPOT: Final = frozenset({"keda", "kueue"})
+"""Renderings of which only what differs from `spot` is kept. They only add and change objects."""
 
 APPLIED_APART: Final = ("karpenter_nodepools.yaml", "kueue_queues.yaml")
 """Examples that are objects and no values."""
@@ -67,9 +71,9 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [found for found in yaml.safe_load_all(text) if found]
 
 
-def normalised(text: str) -> str:
-    """Return a rendering as one list in the order of kinds and names, equal parts written once."""
-    found = sorted(objects(text), key=lambda one: (one["kind"], one["metadata"]["name"]))
+def normalised(rendered: Iterable[dict[str, Any]]) -> str:
+    """Return objects as one list in the order of kinds and names, equal parts written once."""
+    found = sorted(rendered, key=key_of)
     written: str = yaml.safe_dump(_shared(found, {}), default_flow_style=None, width=150)
     return written
 
@@ -86,10 +90,31 @@ def _shared(part: Any, seen: dict[str, Any]) -> Any:
     return seen.setdefault(text, part) if len(text) > _SHARED_MIN else part
 
 
-def golden(name: str) -> list[dict[str, Any]]:
-    """Return the objects of a rendering that is kept in the repository."""
-    found: list[dict[str, Any]] = yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
+def kept_text(name: str, text: str) -> str:
+    """Return what is kept of a rendering: all, or what differs from the one that it is beside."""
+    if name not in BESIDE_SPOT:
+        return normalised(objects(text))
+    base = {key_of(one): one for one in golden("spot")}
+    return normalised([one for one in objects(text) if base.get(key_of(one)) != one])
+
+
+@cache
+def _kept(name: str) -> list[dict[str, Any]]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: list[dict[str, Any]] = yaml.load((GOLDEN / f"{name}.yaml").read_text(), loader)
     return found
+
+
+def golden(name: str) -> list[dict[str, Any]]:
+    """Return the objects of a rendering that is kept in the repository. They are shared."""
+    found = {key_of(one): one for one in _kept("spot")} if name in BESIDE_SPOT else {}
+    found.update({key_of(one): one for one in _kept(name)})
+    return list(found.values())
+
+
+def key_of(one: Mapping[str, Any]) -> tuple[str, str]:
+    """Return kind and name."""
+    return one["kind"], one["metadata"]["name"]
 
 
 def sources_digest() -> str:

@@ -1,5 +1,6 @@
 """Goal: what the chart installs is valid, does only what its role needs and stops in time."""
 
+import copy
 import json
 import math
 import re
@@ -34,6 +35,8 @@ from tests.unit.docs.settings_classes import settings_classes
 SECRET = re.compile(r"PASSWORD|SECRET|USERNAME|ACCESS_KEY|DATABASE_URL")
 STOP_S = {"api": 14, "intake": 20, "gpu-consumer": 18, "finaliser": 20, "webhooks": 5}
 """How long a stop may take by default, docs/operations.md."""
+
+SCHEMA_CONTENTS = cache(kubernetes_validate.utils.schema_contents)
 
 PLANNED = {
     "MILLRACE_GPU_TYPE",
@@ -80,6 +83,12 @@ def check(one: dict[str, Any], version: str) -> None:
         kubernetes_validate.validate(one, version, strict=True)
 
 
+@pytest.fixture(autouse=True)
+def _read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library reads megabytes of definitions again for each object."""
+    monkeypatch.setattr(kubernetes_validate.utils, "schema_contents", SCHEMA_CONTENTS)
+
+
 def test_the_renderings_are_those_of_the_chart() -> None:
     """`make chart-golden` renders again, and `make chart` compares with Helm itself."""
     assert DIGEST.read_text().strip() == sources_digest()
@@ -95,9 +104,9 @@ def test_every_object_is_valid(version: str) -> None:
 
 
 def test_a_wrong_field_is_not_valid() -> None:
-    deployment = of_kind("minimal", "Deployment")["millrace-api"]
+    deployment = copy.deepcopy(of_kind("minimal", "Deployment")["millrace-api"])
     deployment["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
-    scaled = next(iter(of_kind("keda", "ScaledObject").values()))
+    scaled = copy.deepcopy(next(iter(of_kind("keda", "ScaledObject").values())))
     scaled["spec"]["maxReplicas"] = 3
     for one in (deployment, scaled):
         with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError)):
