@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tests.support.chart import (
     RENDERINGS,
     SCHEMAS,
     VERSIONS,
+    golden,
     kept_text,
+    key_of,
     schema_folder,
     values,
 )
@@ -40,11 +43,27 @@ def test_a_rendering_is_the_one_that_is_kept(name: str) -> None:
     assert kept_text(name, rendering(name)) == (GOLDEN / f"{name}.yaml").read_text()
 
 
+@pytest.fixture(scope="module")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The schemas of kubernetes-validate with references that a program resolves by folder."""
+    found = tmp_path_factory.mktemp("schemas")
+    kinds = {key_of(one)[0].lower() for name in RENDERINGS for one in golden(name)}
+    for version in VERSIONS:
+        (found / version).mkdir()
+        for path in schema_folder(version).glob("*.json"):
+            if path.name == "_definitions.json" or path.name.partition("-")[0] in kinds:
+                text = path.read_text().replace('"/api/_definitions.json#', '"_definitions.json#')
+                schema = json.loads(text)
+                del schema["$id"]  # an address, at which a program would look for references
+                (found / version / path.name).write_text(json.dumps(schema))
+    return found
+
+
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kubeconform_accepts_every_object(version: str) -> None:
+def test_kubeconform_accepts_every_object(version: str, schemas: Path) -> None:
     texts = [rendering(name) for name in RENDERINGS]
     texts += [(EXAMPLES / file).read_text() for file in APPLIED_APART]
-    done = conform(version, "\n---\n".join(texts))
+    done = conform(schemas / version, "\n---\n".join(texts))
     summary = json.loads(done.stdout)["summary"]
 
     assert done.returncode == 0, done.stdout
@@ -52,11 +71,11 @@ def test_kubeconform_accepts_every_object(version: str) -> None:
     assert summary["invalid"] == summary["errors"] == summary["skipped"] == 0
 
 
-def conform(version: str, text: str) -> Any:
-    """Run kubeconform with the schemas of the repository and of kubernetes-validate alone."""
+def conform(of_kubernetes: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run kubeconform with these schemas and those of the repository alone."""
     places = [
         f"{folder}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
-        for folder in (schema_folder(version), SCHEMAS)
+        for folder in (of_kubernetes, SCHEMAS)
     ]
     chosen = [part for place in places for part in ("-schema-location", place)]
     return run("kubeconform", "-strict", "-summary", "-output", "json", *chosen, "-", stdin=text)
@@ -70,8 +89,8 @@ def conform(version: str, text: str) -> Any:
         "{apiVersion: example.com/v1, kind: Unknown, metadata: {name: a}}",
     ],
 )
-def test_kubeconform_refuses_what_is_wrong(wrong: str) -> None:
-    assert conform(VERSIONS[-1], wrong).returncode != 0
+def test_kubeconform_refuses_what_is_wrong(wrong: str, schemas: Path) -> None:
+    assert conform(schemas / VERSIONS[-1], wrong).returncode != 0
 
 
 def test_promtool_accepts_the_alerts_and_they_fire_in_time(tmp_path: Path) -> None:
