@@ -1,33 +1,22 @@
 """Goal: what the chart installs is valid, does only what its role needs and stops in time."""
 
-import copy
 import json
 import math
 import re
-from functools import cache
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
 import pytest
 
 from autoscaler.policies.policy_reader import read_policies
 from cli.stack.processes.inherited_env import OF_ROLE
 from cli.stack.processes.role_children import MODULES
 from tests.support.chart import (
-    APPLIED_APART,
     CHART,
-    DIGEST,
-    EXAMPLES,
     RENDERINGS,
     ROOT,
-    VERSIONS,
     all_values,
     containers,
-    custom_schema,
     golden,
-    objects,
-    sources_digest,
     values,
 )
 from tests.unit.docs.settings_classes import settings_classes
@@ -35,8 +24,6 @@ from tests.unit.docs.settings_classes import settings_classes
 SECRET = re.compile(r"PASSWORD|SECRET|USERNAME|ACCESS_KEY|DATABASE_URL")
 STOP_S = {"api": 14, "intake": 20, "gpu-consumer": 18, "finaliser": 20, "webhooks": 5}
 """How long a stop may take by default, docs/operations.md."""
-
-SCHEMA_CONTENTS = cache(kubernetes_validate.utils.schema_contents)
 
 PLANNED = {
     "MILLRACE_GPU_TYPE",
@@ -67,57 +54,6 @@ def role_of(one: dict[str, Any]) -> str:
 
 def env_of(container: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {variable["name"]: variable for variable in container["env"]}
-
-
-@cache
-def validator(path: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads((ROOT / path).read_text()))
-
-
-def check(one: dict[str, Any], version: str) -> None:
-    """Validate an object of Kubernetes or a custom resource. Raises ValidationError."""
-    schema = custom_schema(one)
-    if schema.exists():
-        validator(str(schema.relative_to(ROOT))).validate(one)
-    else:
-        kubernetes_validate.validate(one, version, strict=True)
-
-
-@pytest.fixture(autouse=True)
-def _read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library reads megabytes of definitions again for each object."""
-    monkeypatch.setattr(kubernetes_validate.utils, "schema_contents", SCHEMA_CONTENTS)
-
-
-def test_the_renderings_are_those_of_the_chart() -> None:
-    """`make chart-golden` renders again, and `make chart` compares with Helm itself."""
-    assert DIGEST.read_text().strip() == sources_digest()
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_object_is_valid(version: str) -> None:
-    seen = {json.dumps(one): one for name in RENDERINGS for one in golden(name)}
-    for one in seen.values():
-        check(one, version)
-    kinds = {one["kind"] for one in seen.values()}
-    assert {"Deployment", "ScaledObject", "PodMonitor", "PrometheusRule", "Job"} <= kinds
-
-
-def test_a_wrong_field_is_not_valid() -> None:
-    deployment = copy.deepcopy(of_kind("minimal", "Deployment")["millrace-api"])
-    deployment["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
-    scaled = copy.deepcopy(next(iter(of_kind("keda", "ScaledObject").values())))
-    scaled["spec"]["maxReplicas"] = 3
-    for one in (deployment, scaled):
-        with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError)):
-            check(one, VERSIONS[-1])
-
-
-@pytest.mark.parametrize("file", APPLIED_APART)
-def test_objects_beside_the_chart_are_valid(file: str) -> None:
-    for one in objects((EXAMPLES / file).read_text()):
-        assert custom_schema(one).exists()
-        check(one, VERSIONS[-1])
 
 
 def test_every_role_is_installed_and_each_variant_of_a_pool() -> None:
