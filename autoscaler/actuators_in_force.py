@@ -50,7 +50,7 @@ class ActuatorsInForce:
 
     async def open(self) -> None:
         """Build the actuators. Raises SettingsError."""
-        await self._build(self._wanted())
+        await self._build(self._tables_to_open())
 
     async def refresh(self) -> None:
         """Read a changed file; a bad one keeps what is in force, and each problem is logged.
@@ -64,11 +64,11 @@ class ActuatorsInForce:
             _LOG.error("the scaling policies are not valid", extra={"reason": problem})
         if not reload.is_accepted:
             return
-        wanted = self._wanted()
-        for name in [one for one in self._tables if wanted.get(one) != self._tables[one]]:
+        tables = self._tables_to_open()
+        for name in [one for one in self._tables if tables.get(one) != self._tables[one]]:
             del self._tables[name]
             await _close(self._actuators.pop(name))
-        for name, table in wanted.items():
+        for name, table in tables.items():
             if name not in self._tables:
                 await self._open_one(name, table)
         _LOG.info("the scaling policies changed")
@@ -79,7 +79,7 @@ class ActuatorsInForce:
             await _close(actuator)
         self._actuators, self._tables = {}, {}
 
-    def _wanted(self) -> dict[str, ActuatorTable]:
+    def _tables_to_open(self) -> dict[str, ActuatorTable]:
         tables = dict(self.policies.actuators)
         if self._dependencies.open_embedded is not None:
             tables.setdefault(EMBEDDED, EmbeddedTable())

@@ -164,7 +164,7 @@ class OnlineRuntime:
 
     def start(self) -> None:
         """Start reading the log and publishing the heartbeat. Call it on the event loop."""
-        kafka, services = self._deps.kafka, self.services
+        kafka = self._deps.kafka
         loop = asyncio.get_running_loop()
         self._producer = RecordProducer(
             kafka,
@@ -180,12 +180,35 @@ class OnlineRuntime:
             self._producer, self.caller_id, self.caller_clock, self._health
         )
 
+        self._build_tails(loop)
+        for tail in (*self._tails, self._service_tail):
+            tail.start_at_end()
+        self._scaling_tail.start_before_end(_WHOLE_TOPIC)
+        coroutines = (
+            self.heartbeat.run(self.calls.fail_unanswered),
+            self.models.refresh_periodically(self.settings.routes_refresh_s),
+            self.cache.refresh_periodically(self.services.database, self.settings.routes_refresh_s),
+            self._check_calls_periodically(),
+            self.call_keys.run(),
+            self.refusals.run(),
+            self.wake_requests.run(),
+            self.load.meter.run(),
+            self.load.run(),
+        )
+        self._tasks = [
+            supervise(loop.create_task(coroutine), self._deps.on_failure)
+            for coroutine in coroutines
+        ]
+
+    def _build_tails(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Build the readers of topics, which run in threads."""
+
         def read_replies(records: list[ReceivedRecord]) -> None:
             if replies := decode_replies(records, self.caller_id):
                 loop.call_soon_threadsafe(self._receive_replies, replies)
 
         def read_control(records: list[ReceivedRecord]) -> None:
-            if closed := decode_closed_jobs(records, services.commits.log):
+            if closed := decode_closed_jobs(records, self.services.commits.log):
                 loop.call_soon_threadsafe(self._end_closed_jobs, closed)
 
         def read_capacity(records: list[ReceivedRecord]) -> None:
@@ -225,24 +248,6 @@ class OnlineRuntime:
             reads_whole_topic=True,
             on_failure=lambda _: None,
         )
-        for tail in (*self._tails, self._service_tail):
-            tail.start_at_end()
-        self._scaling_tail.start_before_end(_WHOLE_TOPIC)
-        coroutines = (
-            self.heartbeat.run(self.calls.fail_unanswered),
-            self.models.refresh_periodically(self.settings.routes_refresh_s),
-            self.cache.refresh_periodically(self.services.database, self.settings.routes_refresh_s),
-            self._check_calls_periodically(),
-            self.call_keys.run(),
-            self.refusals.run(),
-            self.wake_requests.run(),
-            self.load.meter.run(),
-            self.load.run(),
-        )
-        self._tasks = [
-            supervise(loop.create_task(coroutine), self._deps.on_failure)
-            for coroutine in coroutines
-        ]
 
     async def stop(self) -> None:
         """Publish the last heartbeat and stop everything that `start` started."""

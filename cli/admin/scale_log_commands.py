@@ -15,8 +15,8 @@ from msgspec.structs import asdict, replace
 from autoscaler.policy.explanation import explanation
 from autoscaler.policy.scaling_decision import ScalingDecision, decision_document
 from cli.admin.operator_connections import DataOption, kafka_settings
-from cli.admin.scaling_log import (
-    ScalingLog,
+from cli.admin.scaling_records import (
+    ScalingRecords,
     decision_of,
     read_entry_at,
     read_history,
@@ -162,7 +162,9 @@ def resume(
     _order(order, None, data, output_format)
 
 
-def checked_override(log: ScalingLog, override: ScalingOverride, now_s: float) -> ScalingOverride:
+def checked_override(
+    log: ScalingRecords, override: ScalingOverride, now_s: float
+) -> ScalingOverride:
     """Return an override that can be followed. Raises NoDecisionError, OverrideRefusedError."""
     record = log.pool(override.pool)
     if override.until_s and override.until_s <= now_s:
@@ -180,7 +182,7 @@ def checked_override(log: ScalingLog, override: ScalingOverride, now_s: float) -
     return override
 
 
-def status_row(log: ScalingLog, record: PoolScaling, now_s: float) -> tuple[str, ...]:
+def status_row(log: ScalingRecords, record: PoolScaling, now_s: float) -> tuple[str, ...]:
     """Return the cells of a pool."""
     override, decision = log.override(record.pool, now_s), _decision(record)
     age_s = max(0.0, now_s - record.at_s)
@@ -226,7 +228,7 @@ def _order(
         typer.echo(f"{order.pool}: {_override_text(order) if order.mode else 'by its policy'}")
 
 
-def _notes(log: ScalingLog, record: PoolScaling, now_s: float) -> list[str]:
+def _notes(log: ScalingRecords, record: PoolScaling, now_s: float) -> list[str]:
     notes = []
     if record.mode != "active":
         notes.append(f"The mode is {record.mode}: nothing is applied.")
@@ -238,7 +240,7 @@ def _notes(log: ScalingLog, record: PoolScaling, now_s: float) -> list[str]:
     return notes
 
 
-def _in_order(log: ScalingLog) -> list[PoolScaling]:
+def _in_order(log: ScalingRecords) -> list[PoolScaling]:
     return [log.pools[name] for name in sorted(log.pools)]
 
 
@@ -246,7 +248,7 @@ def _decision(record: PoolScaling) -> ScalingDecision | None:
     return decision_of(record.decision, record.pool) if record.decision else None
 
 
-def _status_value(log: ScalingLog, record: PoolScaling, now_s: float) -> dict[str, Any]:
+def _status_value(log: ScalingRecords, record: PoolScaling, now_s: float) -> dict[str, Any]:
     decision, override = _decision(record), log.override(record.pool, now_s)
     value = _named(record)
     del value["memory"]

@@ -44,7 +44,7 @@ from cli.stack.processes.supervisor import Supervisor
 from cli.stack.pushed_models import ModelPushes
 from cli.stack.replica_pools import REPLICAS_MAX, PoolReplica, ReplicaPools
 from cli.stack.scaled_pools import (
-    ScaledPool,
+    StackPool,
     autoscaler_env,
     read_stack_policies,
     scaled_pools,
@@ -108,7 +108,7 @@ class EmbeddedStack:
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""
         self.key = ""
-        self.scaled_pools: tuple[ScaledPool, ...] = ()  # from `start` on, with scaling policies
+        self.scaled_pools: tuple[StackPool, ...] = ()  # from `start` on, with scaling policies
 
     def __enter__(self) -> Self:
         """Lock the data folder. Raises DataFolderInUseError, SettingsError."""

@@ -20,7 +20,7 @@ ACTUATOR: Final = "MILLRACE_AUTOSCALER_ACTUATOR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledPool:
+class StackPool:
     """A pool of the stack under its scaling policy, as of the start."""
 
     pool: str
@@ -50,7 +50,7 @@ def read_stack_policies(path: Path) -> Policies:
         raise SettingsError("\n".join(("--autoscale:", *error.problems))) from None
 
 
-def scaled_pools(policies: Policies, pools: Iterable[str], at_s: float) -> tuple[ScaledPool, ...]:
+def scaled_pools(policies: Policies, pools: Iterable[str], at_s: float) -> tuple[StackPool, ...]:
     """Return how each pool begins at a time, in seconds since the epoch: with its minimum.
 
     Raises SettingsError when the minimums are more replicas than an embedded stack has.
@@ -79,7 +79,7 @@ def socket_path(data: Path) -> Path:
     return data.absolute() / FILE_NAME
 
 
-def _scaled_pool(policies: Policies, pool: str, at_s: float) -> ScaledPool:
+def _scaled_pool(policies: Policies, pool: str, at_s: float) -> StackPool:
     policy = policies.policy_of(pool)
     bounds = bounds_at(policy, at_s)
     gpu_type = policy.gpu_types[0] if policy.gpu_types else ""
@@ -89,7 +89,7 @@ def _scaled_pool(policies: Policies, pool: str, at_s: float) -> ScaledPool:
         for zone, replicas in counts.items()
         if replicas
     )
-    return ScaledPool(
+    return StackPool(
         pool=pool,
         mode=policy.mode,
         replicas_min=bounds.replicas_min,

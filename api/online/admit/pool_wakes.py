@@ -36,7 +36,7 @@ WAIT_S_MAX: Final = 86_400.0
 POOLS_MAX: Final = 10_000
 """Pools whose records are kept; those of further ones are ignored."""
 
-_HELD_AT_ZERO: Final = frozenset({"max", "quota", "budget"})
+_ZERO_REASONS: Final = frozenset({"max", "quota", "budget"})
 """Reasons of a target of 0 that work does not change."""
 
 _OVERRIDE_KEY: Final = b"override:"
@@ -168,7 +168,7 @@ class PoolWakes:
             return  # of an owner that was replaced
         age_s = bounded_s(self._clock.wall_s() - record.at_s)
         now_s = self._clock.monotonic_s()
-        self._pools[record.pool] = _Known(record, now_s, age_s, _is_held(record))
+        self._pools[record.pool] = _Known(record, now_s, age_s, _stays_at_zero(record))
 
     def _remove(self, key: bytes) -> None:
         if key.startswith(_OVERRIDE_KEY):
@@ -184,7 +184,7 @@ class PoolWakes:
         return override.mode == "paused" or (override.mode == "set" and override.replicas <= 0)
 
 
-def _is_held(record: PoolScaling) -> bool:
+def _stays_at_zero(record: PoolScaling) -> bool:
     """Whether the target is 0 whatever work comes; False for a decision that cannot be read."""
     try:
         decision = _DECISION.decode(record.decision)
@@ -192,4 +192,4 @@ def _is_held(record: PoolScaling) -> bool:
         return False
     if decision.bounds.max_replicas <= 0:
         return True
-    return record.target <= 0 and decision.reason in _HELD_AT_ZERO
+    return record.target <= 0 and decision.reason in _ZERO_REASONS

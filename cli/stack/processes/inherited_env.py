@@ -44,7 +44,10 @@ OF_ROLE: Final[Mapping[str, tuple[str, ...]]] = {
     "results-writer": (*_LOG, *_DATABASE, "MILLRACE_WRITER_*"),
     "finaliser": (*_DATABASE, *_OBJECTS, "MILLRACE_FINALISER_*", "MILLRACE_RETENTION_*"),
     "webhooks": (*_LOG, *_DATABASE, "MILLRACE_WEBHOOKS_*"),
-    "autoscaler": (*_LOG, "MILLRACE_AUTOSCALER_*", "KUBERNETES_*", "KUBECONFIG"),
+    "autoscaler": (
+        *(*_LOG, "MILLRACE_AUTOSCALER_*", "MILLRACE_KUBERNETES_*", "MILLRACE_KEDA_*"),
+        "KUBERNETES_*",
+    ),
 }
 """Names that a role gets in addition to `SYSTEM`."""
 

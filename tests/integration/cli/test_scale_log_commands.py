@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from autoscaler.policy.scaling_history import first_history
 from autoscaler.policy.scaling_step import decide
-from cli.admin.scaling_log import read_scaling
+from cli.admin.scaling_records import read_scaling
 from cli.exits import ExitCode
 from cli.main import app
 from tests.support.scaling import rules_of, signals_of, warm

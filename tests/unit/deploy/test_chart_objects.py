@@ -25,19 +25,6 @@ SECRET = re.compile(r"PASSWORD|SECRET|USERNAME|ACCESS_KEY|DATABASE_URL")
 STOP_S = {"api": 14, "intake": 20, "gpu-consumer": 18, "finaliser": 20, "webhooks": 5}
 """How long a stop may take by default, docs/operations.md."""
 
-PLANNED = {
-    "MILLRACE_GPU_TYPE",
-    "MILLRACE_GPU_ZONE",
-    "MILLRACE_GPU_SPOT",
-    "MILLRACE_AUTOSCALER_POLICY_FILE",
-    "MILLRACE_AUTOSCALER_ACTUATOR",
-    "MILLRACE_AUTOSCALER_METRICS_HOST",
-    "MILLRACE_AUTOSCALER_METRICS_PORT",
-    "MILLRACE_KEDA_HOST",
-    "MILLRACE_KEDA_GRPC_PORT",
-}
-"""Settings of the autoscaler and of what replicas tell it, of the release that has the role."""
-
 
 def of_kind(name: str, kind: str) -> dict[str, dict[str, Any]]:
     return {one["metadata"]["name"]: one for one in golden(name) if one["kind"] == kind}
@@ -78,9 +65,9 @@ def test_every_variable_is_a_setting_of_its_role(name: str) -> None:
     for one in of_kind(name, "Deployment").values():
         (container,) = containers(one)
         named = {v for v in env_of(container) if v.startswith("MILLRACE_")}
-        assert named - known - PLANNED == set()
+        assert named - known == set()
         patterns = [p.replace("*", ".*") for p in OF_ROLE[role_of(one)]]
-        assert [v for v in named - PLANNED if not any(re.fullmatch(p, v) for p in patterns)] == []
+        assert [v for v in named if not any(re.fullmatch(p, v) for p in patterns)] == []
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
@@ -94,7 +81,7 @@ def test_the_settings_of_a_role_are_valid(name: str) -> None:
         env = {
             n: v.get("value", examples.get(n, "text"))
             for n, v in env_of(container).items()
-            if n not in PLANNED and n != "MILLRACE_KAFKA_SSL_CA_LOCATION"
+            if n != "MILLRACE_KAFKA_SSL_CA_LOCATION"
         }
         given = {n: v for n, v in env.items() if v is not None}
         for cls in settings_classes():
@@ -323,8 +310,7 @@ def test_policies_are_a_folder_that_the_autoscaler_reads_again() -> None:
 
     assert mount == {"name": "policies", "mountPath": "/etc/millrace/policies", "readOnly": True}
     assert text.strip() == values("spot.yaml")["autoscaler"]["policies"].strip()
-    tables = re.sub(r"(?ms)^\[actuators\..*?(?=^\[gpu_types)", "", text)
-    policies = read_policies(tables.encode(), "scaling.toml")
+    policies = read_policies(text.encode(), "scaling.toml")
     for pool in ("chat-8b", "embed.small"):
         assert set(policies.policy_of(pool).gpu_types) <= values("spot.yaml")["gpuTypes"].keys()
 

@@ -8,10 +8,10 @@ import pytest
 from autoscaler.policy.scaling_history import first_history
 from autoscaler.policy.scaling_step import decide
 from cli.admin.scale_log_commands import OverrideRefusedError, checked_override, status_row
-from cli.admin.scaling_log import (
+from cli.admin.scaling_records import (
     OVERRIDE_KEY,
     NoDecisionError,
-    ScalingLog,
+    ScalingRecords,
     UnreadableDecisionError,
     decision_of,
 )
@@ -53,8 +53,8 @@ def received(key: str, record: Record | None, headers: Any = None) -> ReceivedRe
     return ReceivedRecord("scaling", 0, 0, key.encode(), found, value, 0)
 
 
-def log_of(*records: ReceivedRecord) -> ScalingLog:
-    log = ScalingLog()
+def log_of(*records: ReceivedRecord) -> ScalingRecords:
+    log = ScalingRecords()
     log.add(records)
     return log
 
@@ -118,7 +118,7 @@ def test_orders_within_the_bounds_are_accepted_and_unknown_pools_are_not() -> No
     for order in (override(replicas=1), override(replicas=9), override("paused"), override("")):
         assert checked_override(log, order, NOW_S) == order
     with pytest.raises(NoDecisionError):
-        checked_override(ScalingLog(), override("paused"), NOW_S)
+        checked_override(ScalingRecords(), override("paused"), NOW_S)
 
 
 def test_a_pool_without_a_decision_and_garbage_are_named() -> None:

@@ -39,7 +39,7 @@ class UnreadableDecisionError(CommandError):
 
 
 @dataclass(slots=True)
-class ScalingLog:
+class ScalingRecords:
     """The newest records of the topic `scaling`."""
 
     epoch: AutoscalerEpoch | None = None
@@ -92,9 +92,9 @@ class ScalingLog:
         return found
 
 
-def read_scaling(kafka: KafkaSettings) -> ScalingLog:
+def read_scaling(kafka: KafkaSettings) -> ScalingRecords:
     """Return the topic `scaling` up to its end. Raises KafkaUnavailableError."""
-    log = ScalingLog()
+    log = ScalingRecords()
     with closing(TopicTailReader(kafka, SCALING, client_id=_CLIENT)) as reader:
         for records in reader.iter_to_end(_READ_S_MAX):
             log.add(records)
