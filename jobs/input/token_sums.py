@@ -19,6 +19,8 @@ GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 LINE_OVERHEAD_BYTES: Final = 64
 """About what a line has besides its body: method, url, and the names of the keys."""
 
+_CHAT: Final = "/v1/chat/completions"
+_PRIOR: Final = int(OUTPUT_TOKENS_PRIOR)
 _COMPLETION_TOKENS: Final = 16  # of a completion without a limit, as in emission
 
 
@@ -34,12 +36,20 @@ class TokenSums:
 
     def __init__(self, endpoint: str) -> None:
         """Nothing was added yet."""
-        self._endpoint = endpoint
+        self._endpoint, self._is_chat = endpoint, endpoint == _CHAT
         self._prompt = self._output = 0
 
     def add(self, line_bytes: int, body: Mapping[str, Any]) -> None:
         """Add an item, with the bytes of its line."""
-        prompt, output = item_tokens(self._endpoint, line_bytes, body)
+        limit = body.get("max_tokens")
+        if self._is_chat and "max_completion_tokens" not in body and "n" not in body:
+            prompt = max(0, line_bytes - LINE_OVERHEAD_BYTES) // BYTES_PER_TOKEN
+            if limit is None or (type(limit) is int and limit >= _PRIOR):
+                output = _PRIOR
+            else:
+                output = _checked(limit)
+        else:
+            prompt, output = item_tokens(self._endpoint, line_bytes, body)
         self._prompt += prompt
         self._output += output
 
@@ -55,7 +65,7 @@ def item_tokens(endpoint: str, line_bytes: int, body: Mapping[str, Any]) -> tupl
     Any body is accepted: a field of a wrong type counts as absent; the engine refuses it.
     """
     prompt = max(0, line_bytes - LINE_OVERHEAD_BYTES) // BYTES_PER_TOKEN
-    if endpoint == "/v1/chat/completions":
+    if endpoint == _CHAT:
         limit = body.get("max_completion_tokens")
         if limit is None:
             limit = body.get("max_tokens")
@@ -87,7 +97,9 @@ def _output(limit: object, sequences: int) -> int:
 
 def _checked(number: object) -> int:
     """Return a number that a client gave, before any arithmetic: no float holds 10**400."""
-    return min(max(0, number), CONTEXT_TOKENS_MAX) if type(number) is int else 0
+    if type(number) is not int or number <= 0:
+        return 0
+    return number if number < CONTEXT_TOKENS_MAX else CONTEXT_TOKENS_MAX
 
 
 def _prompts_and_tokens(prompt: object) -> tuple[int, int | None]:
