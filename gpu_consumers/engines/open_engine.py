@@ -38,6 +38,7 @@ def open_engine(
         settings.model_name,
         latency_ms=0 if faults else latency_ms,
         token_ms=settings.simulated_token_ms,
+        load_s=settings.simulated_load_s,
         slots=EngineSlots(settings.items_at_once) if faults else slots,
         clock=SystemClock(),
         step_times=_step_times(settings),

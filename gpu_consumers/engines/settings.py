@@ -132,6 +132,9 @@ class EngineSettings(Settings):
     simulated_token_ms: float = Field(default=0.0, ge=0)
     """simulated: time between two tokens of a stream. Default 0: one per iteration of the loop."""
 
+    simulated_load_s: float = Field(default=0.0, ge=0, le=3600)
+    """simulated: seconds that the start takes, as if a model were loaded. Default 0."""
+
     simulated_step_ms: float = Field(default=0.0, ge=0)
     """simulated: time of one step of the engine, in which every sequence gets one token, instead of
     latencies: an item takes as long as its tokens. 0: no steps. Default 0."""

@@ -79,8 +79,9 @@ class FaultInjectionEngine(SlottedEngine):
         return EngineUse(self._slots.waiting_count, self._slots.used_share)
 
     async def start(self) -> None:
-        """Log that faults are injected."""
+        """Log that faults are injected, and start as the inner engine does."""
         _LOG.warning("simulated faults are on", extra={"faults": len(self._faults)})
+        await self._inner.start()
 
     async def execute(
         self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str = ""

@@ -83,10 +83,13 @@ class SimulatedEngine(SlottedEngine):
         slots: EngineSlots,
         clock: Clock,
         token_ms: float = 0.0,
+        load_s: float = 0.0,
         step_times: StepTimes | None = None,
         has_adapters: bool = False,
     ) -> None:
         """Keep an item for `latency_ms` in one of `slots`; with 0 ms answer without waiting.
+
+        `start` takes `load_s`, as if a model were loaded.
 
         With `step_times` an item, call or stream keeps its slot for as long as its tokens take in
         the steps of all that run; the latencies must be 0. With `has_adapters` any adapter is
@@ -95,7 +98,7 @@ class SimulatedEngine(SlottedEngine):
         super().__init__(slots)
         self._name, self._has_adapters = model, has_adapters
         self._model = msgspec.json.encode(f"simulated/{model}")
-        self._latency_s = latency_ms / 1000
+        self._latency_s, self._load_s = latency_ms / 1000, load_s
         self._clock = clock
         self._steps = None if step_times is None else StepScheduler(step_times)
         self._bulk = (
@@ -104,6 +107,11 @@ class SimulatedEngine(SlottedEngine):
             else StepSimulator(self._report, slots, self._steps, self._answer)
         )
         self._streams = StreamScheduler(token_ms / 1000)
+
+    async def start(self) -> None:
+        """See `Engine`."""
+        if self._load_s:
+            await asyncio.sleep(self._load_s)
 
     @property
     def use(self) -> EngineUse:

@@ -184,3 +184,16 @@ async def test_failing_listener_fails_only_its_stream() -> None:
     assert isinstance(good, EngineAnswer)
     assert isinstance(bad, ZeroDivisionError)
     assert one.slots == SlotCounts(0, 0, 0)
+
+
+async def test_start_takes_the_load_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    loading = SimulatedEngine("m", latency_ms=0, load_s=20, slots=EngineSlots(4), clock=CLOCK)
+    await loading.start()
+    await engine().start()
+    assert slept_s == [20]
