@@ -188,7 +188,8 @@ class CallSender:
 
         Their records stay in the producer; batchers drop a call that its caller has ended.
         """
-        for call, place in [*self._waiting.items()]:
+        # A copy is one step. To list the items is not: garbage collection runs other threads.
+        for call, place in self._waiting.copy().items():
             has_begun = call.has_started or call.execution_id is not None
             if not has_begun and self._sender.is_unavailable(*place):
                 self._waiting.pop(call, None)

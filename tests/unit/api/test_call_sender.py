@@ -1,5 +1,6 @@
 """Goal: an unavailable partition refuses no call that another partition can take."""
 
+import gc
 from uuid import UUID
 
 import pytest
@@ -112,3 +113,33 @@ async def test_calls_that_wait_for_an_unavailable_partition_end() -> None:
     assert failed[0].failure is not None
     assert failed[0].failure.code == log_unavailable().code
     assert has_begun.failure is None
+
+
+async def test_calls_may_be_acknowledged_while_waiting_ones_are_checked() -> None:
+    """The collection of garbage lets another thread, the producer's, run between two calls."""
+    site = Site()
+    waiting = site.sender._waiting
+    for _ in range(5_000):
+        waiting[OpenCall(call_job(tenant_id=TENANT), now_s=0.0)] = (REQUESTS_INTERACTIVE.name, 0)
+
+    class Acknowledged:
+        """Garbage: its collection acknowledges a call, and leaves garbage again."""
+
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            if len(waiting) > 4_000:
+                waiting.popitem()
+                Acknowledged()
+
+    thresholds = gc.get_threshold()
+    gc.disable()
+    Acknowledged()
+    gc.set_threshold(1)
+    gc.enable()
+    try:
+        site.sender.fail_waiting_calls()
+    finally:
+        gc.set_threshold(*thresholds)
+    assert 4_000 <= len(waiting) < 5_000
