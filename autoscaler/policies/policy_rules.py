@@ -57,6 +57,7 @@ def rules_of(
         utilisation=policy.utilization,
         online_drain_s=max(DRAIN_MIN_S, policy.queue_s),
         warm_pool=policy.warm_replicas,
+        stabilisation_s=policy.stabilization_s,
         idle_s=policy.idle_s,
         spot_share=policy.spot_share,
         on_demand_fallback=policy.on_demand_fallback,

@@ -152,6 +152,15 @@ class PoolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "use. The rest absorbs bursts.",
         ),
     ] = 0.8
+    stabilization_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=300,
+            description="Seconds whose highest need bounds reductions. Shorter ones cost cold "
+            "starts where load returns soon.",
+        ),
+    ] = 300.0
     idle_s: Annotated[
         Seconds,
         Meta(

@@ -14,7 +14,8 @@ from autoscaler.policy.replica_need import ReplicaNeed
 from autoscaler.policy.signals import PoolSignals, ReplicaState
 
 STABILISATION_S: Final = 300.0
-"""Time whose highest need bounds reductions. Source: HPA's default stabilisation window."""
+"""Longest time whose highest need bounds reductions, and the one of a pool that sets none. Source:
+HPA's default stabilisation window."""
 
 GAP_MAX_S: Final = 60.0
 """Time without a decision after which the peaks are not known and are observed anew."""
@@ -41,7 +42,12 @@ class PoolHistory(Struct, frozen=True, kw_only=True):
     @property
     def peak(self) -> float:
         """The highest need of the last 300 s, not rounded."""
-        return max((exact for _, exact in self.peaks), default=0.0)
+        return self.peak_within(STABILISATION_S)
+
+    def peak_within(self, seconds: float) -> float:
+        """Return the highest need of the last seconds, 300 at most, not rounded."""
+        oldest = int((self.at_s - seconds) // _SLOT_S)
+        return max((exact for slot, exact in self.peaks if slot >= oldest), default=0.0)
 
 
 def first_history(now_s: float, replicas: int) -> PoolHistory:

@@ -64,6 +64,7 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     bulk_drain_min_s: float = 60.0  # the shortest time that bulk backlog is given
     burst_factor: float = 1.0  # z: standard deviations of arrivals that are provided for
     warm_pool: int = 0  # replicas that sleep: loaded, out of the group, beyond the need
+    stabilisation_s: float = 300.0  # whose highest need bounds reductions
     idle_s: float = 600.0  # T0: without work before the pool goes to zero
     spot_share: float = 0.0  # of the replicas, at most
     on_demand_fallback: bool = True  # on demand replaces spot that is unavailable
@@ -102,6 +103,7 @@ def check_rules(rules: ScalingRules) -> None:
     _require(0 <= rules.warm_pool <= rules.max_replicas, "warm_pool: from 0 to max_replicas")
     for name in ("online_drain_s", "bulk_drain_min_s"):
         _require(1 <= getattr(rules, name) <= DURATION_MAX_S, f"{name}: from 1 to {DURATION_MAX_S}")
+    _require(0 <= rules.stabilisation_s <= 300, "stabilisation_s: from 0 to 300")
     _require(0 <= rules.idle_s <= DURATION_MAX_S, f"idle_s: from 0 to {DURATION_MAX_S}")
     if rules.budget_per_hour is not None:
         _require(_is_positive(rules.budget_per_hour), "budget_per_hour: above 0")

@@ -1,9 +1,9 @@
 """From the need and the history of a pool to its next number of replicas. Pure.
 
 Up at once: waiting work costs the SLO, and replicas that start count. Down slowly, since a wrong
-reduction costs a cold start: by the highest need of 300 s, by at most 25 % in 30 s, and only if the
-others hold the load × N/(N−1). The last replica goes when the pool had no work for the idle time
-and no job is due within a cold start. Bounds of the rules hold in each decision.
+reduction costs a cold start: by the highest need of `stabilisation_s`, by at most 25 % in 30 s, and
+only if the others hold the load × N/(N−1). The last replica goes when the pool had no work for the
+idle time and no job is due within a cold start. Bounds of the rules hold in each decision.
 """
 
 import math
@@ -23,7 +23,6 @@ from autoscaler.policy.placement import (
 from autoscaler.policy.replica_need import ReplicaNeed, has_work, replica_need
 from autoscaler.policy.scaling_decision import Action, Reason, ScalingDecision, Withheld
 from autoscaler.policy.scaling_history import (
-    STABILISATION_S,
     PoolHistory,
     current_replicas,
     observe,
@@ -150,15 +149,16 @@ def _lowered(
     floors: list[tuple[int, Reason]] = []
     if signals.stale_inputs():
         floors.append((current, "stale"))
-    if now_s - history.started_s < STABILISATION_S:
+    peak = history.peak_within(rules.stabilisation_s)
+    if now_s - history.started_s < rules.stabilisation_s:
         floors.append((current, "stabilisation"))
     if history.lowered_s is not None and now_s - history.lowered_s < STEP_INTERVAL_S:
         floors.append((current, "step_interval"))
-    floors.append((math.ceil(history.peak), "stabilisation"))
+    floors.append((math.ceil(peak), "stabilisation"))
     floors.append((current - max(1, current // STEP_DIVISOR), "step_size"))
     if current > 1:
         # Ceiling of the exact load: one of N leaves its part to N − 1.
-        floors.append((math.ceil(history.peak * current / (current - 1)), "survivors"))
+        floors.append((math.ceil(peak * current / (current - 1)), "survivors"))
     if desired.replicas == 0 and now_s - history.last_work_s < rules.idle_s:
         floors.append((1, "idle"))
     if desired.replicas == 0 and _is_due(signals, history):

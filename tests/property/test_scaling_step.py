@@ -195,6 +195,21 @@ def test_the_highest_need_of_300_s_bounds_a_reduction() -> None:
     assert 600 <= second <= 610
 
 
+@pytest.mark.parametrize(("stabilisation_s", "least_s"), [(0.0, 300), (60.0, 360), (300.0, 600)])
+def test_rules_may_shorten_the_time_whose_highest_need_counts(
+    stabilisation_s: float, least_s: int
+) -> None:
+    rules, history = rules_of(stabilisation_s=stabilisation_s), first_history(NOW_S, 8)
+    for second in range(0, 620):
+        now_s = NOW_S + second
+        per_s = 4800.0 if second < 300 else 0.0
+        decision, history = decide(rules, signals_of(per_s, warm(8), now_s), history, now_s)
+        if decision.target < 7:
+            break
+
+    assert least_s <= second <= least_s + 10
+
+
 def test_a_new_autoscaler_observes_before_it_reduces() -> None:
     decision, _ = decide(rules_of(), signals_of(0.0, warm(5)), first_history(NOW_S, 5), NOW_S)
 
