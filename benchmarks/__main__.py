@@ -43,6 +43,8 @@ NAMES = (
     "prefix_order",
     "upstream_turnaround",
     "one_writer",
+    "scaling_live",
+    "scaling_step",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 
@@ -79,7 +81,14 @@ def main(arguments: Sequence[str]) -> int:
 def run(name: str, options: argparse.Namespace, work: Path, note: Callable[[str], None]) -> Report:
     """Run one benchmark. Raises VoidRunError."""
     pairs = options.pairs or (QUICK_PAIRS if options.quick else PAIRS)
-    setup = Setup(work=work, pairs=pairs, items=options.items, quick=options.quick, note=note)
+    setup = Setup(
+        work=work,
+        pairs=pairs,
+        items=options.items,
+        quick=options.quick,
+        note=note,
+        seconds=options.seconds,
+    )
     measure = cast("Benchmark", import_module(f"benchmarks.measurements.{name}").measure)
     return measure(setup)
 
@@ -90,6 +99,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="name", help=f"of: {', '.join(NAMES)}")
     parser.add_argument("--pairs", type=int, help=f"pairs that count; default {PAIRS}")
     parser.add_argument("--items", type=int, help="items of a run; replaces each default")
+    parser.add_argument("--seconds", type=float, help="length of a trace; replaces its default")
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
     parser.add_argument("--quick", action="store_true", help="small counts: a smoke test")
     parser.add_argument("--work", type=Path, help="where stacks keep their data meanwhile")

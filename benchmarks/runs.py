@@ -20,6 +20,7 @@ class Setup:
     items: int | None  # replaces every benchmark's own count
     quick: bool
     note: Callable[[str], None]
+    seconds: float | None = None  # replaces the length of a trace
 
     def count(self, full: int, quick: int) -> int:
         """Return how many items a run has."""

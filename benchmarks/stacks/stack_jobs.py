@@ -73,6 +73,10 @@ class JobsClient:
         body = {"expires_at": expires_at_s}
         self._client.post(f"/batches/{batch.id}", body=body, cast_to=Batch)
 
+    def read(self, batch: Batch) -> Batch:
+        """Return a job as it is now."""
+        return self._client.batches.retrieve(batch.id)
+
     def wait(self, batch: Batch, until: Callable[[Batch], bool]) -> Batch:
         """Poll a job until `until` is true. Raises VoidRunError on a timeout."""
         started_s = time.perf_counter()
@@ -80,7 +84,7 @@ class JobsClient:
             if time.perf_counter() - started_s > JOB_S_MAX:
                 raise VoidRunError(f"the job is {batch.status} after {JOB_S_MAX:g} s")
             time.sleep(POLL_S)
-            batch = self._client.batches.retrieve(batch.id)
+            batch = self.read(batch)
         return batch
 
     def request_cancel(self, batch: Batch) -> None:
@@ -103,7 +107,11 @@ class JobsClient:
             raise VoidRunError(f"the job is {batch.status} with {counts}")
         if batch.error_file_id is not None or batch.output_file_id is None:
             raise VoidRunError("the job has an error file or no output file")
-        with self._client.files.with_streaming_response.content(batch.output_file_id) as response:
+        return self.download(batch.output_file_id, path)
+
+    def download(self, file_id: str, path: Path) -> Path:
+        """Download a file."""
+        with self._client.files.with_streaming_response.content(file_id) as response:
             response.stream_to_file(path)
         return path
 
