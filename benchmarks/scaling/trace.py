@@ -46,15 +46,15 @@ class Trace:
 def scaled_trace(seconds: float) -> Trace:
     """Return the trace in another length: times and items shrink, rates stay.
 
-    A pool of 8 × 200 ms serves 40 calls or items a second with one replica. The burst of 100 calls
-    a second needs three, a third of a job's items need one until the deadline.
+    A pool of 8 × 200 ms serves 40 calls/s with one replica, and 25 items/s of bulk. The burst of 60
+    calls a second needs two; the job comes at its end and needs two until its deadline.
     """
     scale = seconds / TRACE_S
-    rates = ((10, 8), (50, 8), (80, 100), (150, 100), (160, 8), (240, 8))
+    rates = ((10, 8), (60, 8), (120, 60), (160, 60), (170, 8), (240, 8))
     return Trace(
         rates=tuple((at_s * scale, float(rate)) for at_s, rate in rates),
-        job_at_s=90 * scale,
-        job_items=max(1, round(7_500 * scale)),
-        job_deadline_s=330 * scale,
+        job_at_s=170 * scale,
+        job_items=max(1, round(12_000 * scale)),
+        job_deadline_s=420 * scale,
         length_s=seconds,
     )
