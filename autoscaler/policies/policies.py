@@ -6,6 +6,7 @@ import msgspec
 
 from autoscaler.actuators.actuator_tables import ActuatorTable
 from autoscaler.policies.pool_policy import Curve, GpuType, PoolPolicy, RolePolicy, ScheduleEntry
+from autoscaler.policy.role_need import role_of_key
 from core.bulk_hours import next_opening, parse_bulk_hours
 
 
@@ -36,9 +37,12 @@ class Policies(msgspec.Struct, frozen=True):
     def actuator_of(self, pool: str) -> str | None:
         """Return the name of the actuator of a pool: its own, else the only one of the file.
 
-        None: the file has none, or the pool is not active and names none of several.
+        A role has the name of its `role_key`. None: the file has none, or the pool is not active
+        and names none of several.
         """
-        named = self.policy_of(pool).actuator
+        role = role_of_key(pool)
+        policy = self.policy_of(pool) if role is None else self.roles.get(role)
+        named = None if policy is None else policy.actuator
         if named is None and len(self.actuators) == 1:
             return next(iter(self.actuators))
         return named

@@ -56,13 +56,30 @@ def check_role(name: str, policy: RolePolicy) -> Iterator[FieldProblem]:
 
 
 def check_pool_actuator(
-    policy: PoolPolicy, actuators: Mapping[str, ActuatorTable]
+    policy: PoolPolicy | RolePolicy, actuators: Mapping[str, ActuatorTable]
 ) -> Iterator[FieldProblem]:
-    """Yield what is wrong with the actuator of a pool, its defaults included."""
+    """Yield what is wrong with the actuator of a pool, its defaults included, or of a role."""
     if policy.actuator is not None and policy.actuator not in actuators:
         yield "actuator", f"The file has no table actuators.{policy.actuator}."
     elif policy.actuator is None and policy.mode is PolicyMode.ACTIVE and len(actuators) > 1:
-        yield "actuator", f"The file has {len(actuators)} actuators, and an active pool names one."
+        what = "role" if isinstance(policy, RolePolicy) else "pool"
+        yield (
+            "actuator",
+            f"The file has {len(actuators)} actuators, and an active {what} names one.",
+        )
+
+
+def check_role_actuator(
+    policy: RolePolicy, actuators: Mapping[str, ActuatorTable]
+) -> Iterator[FieldProblem]:
+    """Yield what is wrong with the actuator of a role, which `embedded` cannot be."""
+    yield from check_pool_actuator(policy, actuators)
+    only = next(iter(actuators)) if len(actuators) == 1 else None
+    name = policy.actuator or only
+    if isinstance(actuators.get(name or ""), EmbeddedTable):
+        yield "actuator", f"{name} is of kind embedded, which runs pools and no roles."
+    elif not actuators and policy.actuator is None and policy.mode is PolicyMode.ACTIVE:
+        yield "actuator", "The file has no actuators, and an active role needs one."
 
 
 def check_actuators(actuators: Mapping[str, ActuatorTable]) -> Iterator[FieldProblem]:

@@ -20,6 +20,7 @@ from autoscaler.policies.policy_checks import (
     check_policy,
     check_pool_actuator,
     check_role,
+    check_role_actuator,
 )
 from autoscaler.policies.pool_policy import (
     GPU_TYPES_MAX,
@@ -221,6 +222,7 @@ def _compare_fields(policies: Policies, report: _Report) -> None:
         report.add(f"[pools.{_shown(name)}]", (one for one in problems if one not in of_defaults))
     for name, role in policies.roles.items():
         report.add(f"[roles.{name}]", check_role(name, role))
+        report.add(f"[roles.{name}]", check_role_actuator(role, policies.actuators))
 
 
 def _check_pool(policy: PoolPolicy, policies: Policies) -> Iterator[FieldProblem]:

@@ -11,14 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from autoscaler.actuators.actuator_tables import ACTUATORS_MAX, ActuatorTable
+from autoscaler.policy import scaling_rules
 from autoscaler.policy.role_need import Role
-from autoscaler.policy.scaling_rules import (
-    GPU_TYPES_MAX as POOL_GPU_TYPES_MAX,
-)
-from autoscaler.policy.scaling_rules import (
-    SCHEDULES_MAX,
-    ZONES_MAX,
-)
+from autoscaler.policy.scaling_rules import SCHEDULES_MAX, ZONES_MAX
 from core.bulk_hours import BULK_HOURS_CHARS_MAX
 
 REPLICAS_MAX: Final = 10_000
@@ -185,7 +180,7 @@ class PoolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     gpu_types: Annotated[
         tuple[Name, ...],
         Meta(
-            max_length=POOL_GPU_TYPES_MAX,
+            max_length=scaling_rules.GPU_TYPES_MAX,
             description="Names of at most 8 tables in `gpu_types`, the preferred one first. None: "
             "the device is not described, so throughput is learned and cost unknown.",
         ),
@@ -196,7 +191,7 @@ class PoolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     throughput: Annotated[
         dict[Name, Curve],
         Meta(
-            max_length=POOL_GPU_TYPES_MAX,
+            max_length=scaling_rules.GPU_TYPES_MAX,
             description="Curves of this pool by GPU type, in place of those of the types.",
         ),
     ] = {}
@@ -230,7 +225,7 @@ class RolePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             ge=0.001,
             le=1e12,
             description="Work of one process per second: requests of api, bytes to validate of "
-            "intake, items of batcher and results-writer.",
+            "intake, records of batcher and results-writer.",
         ),
     ]
     mode: Annotated[PolicyMode, Meta(description="As for a pool.")] = PolicyMode.ACTIVE
@@ -250,7 +245,11 @@ class RolePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Seconds, Meta(description="Seconds in which waiting work, or a lag, is worked off.")
     ] = 10.0
     actuator: Annotated[
-        Name | None, Meta(description="Name of the actuator that starts and ends the processes.")
+        Name | None,
+        Meta(
+            description="Name of the table in `actuators` that starts and ends the processes, not "
+            "of kind `embedded`. None: the only table of the file."
+        ),
     ] = None
 
 

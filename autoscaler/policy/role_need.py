@@ -8,7 +8,8 @@ worked off (`drain_s`), in processes:
     busy      Σ parts of a core in use / 0.7, instead of `rate` where it is higher
     delay     of the api: one process more while its event loops are late
 
-The unit of work is requests (api), bytes to validate (intake) or items (batcher, results-writer).
+The unit of work is requests (api), bytes to validate (intake) or records (batcher,
+results-writer).
 The number goes up and down by the step rules of pools (`scaling_step`), and not beyond the
 partitions that the role reads, as a process without a partition has no work.
 """
@@ -63,6 +64,28 @@ class Role(StrEnum):
 
 ROLE_PARTITIONS: Final[Mapping[Role, int]] = {Role.BATCHER: 16, Role.RESULTS_WRITER: 8}
 """Partitions that a role reads as a group; the other roles share their work without them."""
+
+
+ROLE_UNITS: Final[Mapping[Role, str]] = {
+    Role.API: "requests",
+    Role.INTAKE: "bytes",
+    Role.BATCHER: "records",
+    Role.RESULTS_WRITER: "records",
+}
+"""What the work of a role is counted in."""
+
+_KEY_PREFIX: Final = "role"  # before a colon, which names of pools do not have
+
+
+def role_key(role: Role) -> str:
+    """Return the name that a role has where a pool has its own: in records, orders, metrics."""
+    return f"{_KEY_PREFIX}:{role}"
+
+
+def role_of_key(name: str) -> Role | None:
+    """Return the role that `role_key` gave this name; None for a pool."""
+    prefix, _, role = name.partition(":")
+    return Role(role) if prefix == _KEY_PREFIX and role in ROLE_UNITS else None
 
 
 class RoleRules(Struct, frozen=True, kw_only=True):
@@ -146,11 +169,17 @@ def role_need(
 
 
 def decide_role(
-    rules: RoleRules, signals: RoleSignals, history: PoolHistory, now_s: float
+    rules: RoleRules,
+    signals: RoleSignals,
+    history: PoolHistory,
+    now_s: float,
+    *,
+    ordered: int | None = None,
 ) -> tuple[ScalingDecision, PoolHistory]:
     """Return the decision about a role and the history for the next one, as `decide` for a pool.
 
-    The rules were checked (`check_role_rules`). Raises InvalidSignalError.
+    `ordered` are the processes that an operator wants. The rules were checked
+    (`check_role_rules`). Raises InvalidSignalError.
     """
     need = role_need(rules, signals, history.need)
     is_stale = _is_stale(signals)
@@ -159,7 +188,8 @@ def decide_role(
         replicas=tuple(_replica(one, rules) for one in signals.processes),
         age_s={"online": 2 * STALE_S, "replicas": 2 * STALE_S} if is_stale else {},
     )
-    return decide_for_need(_scaling_rules(rules), load, need, history, now_s, works=need.exact > 0)
+    scaling_rules, works = _scaling_rules(rules), need.exact > 0
+    return decide_for_need(scaling_rules, load, need, history, now_s, works=works, ordered=ordered)
 
 
 def _delay(

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.actuators.actuator_tables import KubernetesTable
 from autoscaler.policies.policies import Policies, bounds_at
 from autoscaler.policies.policy_checks import lowest_cost_per_hour
 from autoscaler.policies.policy_reader import PROBLEMS_MAX, InvalidPoliciesError, read_policies
@@ -80,7 +81,7 @@ ROLE_POLICIES = st.builds(
     replicas_min=st.integers(1, 3),
     replicas_max=st.integers(3, 8),
     drain_s=SECONDS,
-    actuator=st.none() | NAMES,
+    actuator=st.sampled_from([None, "cluster"]),
 )
 
 
@@ -88,7 +89,13 @@ ROLE_POLICIES = st.builds(
 def all_policies(draw: st.DrawFn) -> Policies:
     types = draw(st.dictionaries(NAMES, types_of_gpus(), max_size=3))
     pools = draw(st.dictionaries(POOLS, pool_policies(list(types)), max_size=4))
-    return Policies(types, PoolPolicy(), pools, roles=draw(st.dictionaries(ROLES, ROLE_POLICIES)))
+    return Policies(
+        types,
+        PoolPolicy(),
+        pools,
+        roles=draw(st.dictionaries(ROLES, ROLE_POLICIES)),
+        actuators={"cluster": KubernetesTable()},
+    )
 
 
 @given(all_policies())

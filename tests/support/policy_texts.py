@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from autoscaler.actuators.actuator_tables import ActuatorTable
 from autoscaler.policies.policies import Policies
 from autoscaler.policies.pool_policy import GpuType, PoolPolicy, RolePolicy
 
@@ -18,10 +19,12 @@ def policies_text(policies: Policies) -> str:
         lines += [f"[pools.{json.dumps(name)}]", *_fields(policy)]
     for name, role in policies.roles.items():
         lines += [f"[roles.{name}]", *_fields(role)]
+    for name, actuator in policies.actuators.items():
+        lines += [f"[actuators.{json.dumps(name)}]", *_fields(actuator)]
     return "\n".join(lines) + "\n"
 
 
-def _fields(policy: GpuType | PoolPolicy | RolePolicy) -> list[str]:
+def _fields(policy: GpuType | PoolPolicy | RolePolicy | ActuatorTable) -> list[str]:
     found = msgspec.to_builtins(policy)
     return [f"{name} = {_value(value)}" for name, value in found.items() if value is not None]
 

@@ -151,7 +151,13 @@ def test_absurd_inputs_and_rules_are_refused() -> None:
 
 
 def test_a_table_of_a_role_gives_its_rules() -> None:
-    text = b"[roles.batcher]\ntarget_per_s = 900\nreplicas_max = 12\nactuator = 'k8s'\n"
+    text = b"""[roles.batcher]
+target_per_s = 900
+replicas_max = 12
+actuator = 'k8s'
+[actuators.k8s]
+kind = "kubernetes"
+"""
     policies = read_policies(text, "scaling.toml")
 
     assert role_rules_of(policies, Role.BATCHER) == RoleRules(
@@ -167,16 +173,40 @@ def test_a_table_of_a_role_gives_its_rules() -> None:
         ("[roles.api]", "[roles.api] target_per_s: The field is required."),
         ("[roles.gpu]", "[roles.gpu]: The roles are api, intake, batcher, results-writer."),
         (
-            "[roles.batcher]\ntarget_per_s = 1\nreplicas_max = 17",
+            "[roles.batcher]\nmode = 'observe'\ntarget_per_s = 1\nreplicas_max = 17",
             "[roles.batcher] replicas_max: 17 is above the 16 partitions that batcher reads.",
         ),
         (
-            "[roles.api]\ntarget_per_s = 1\nreplicas_min = 5",
+            "[roles.api]\nmode = 'observe'\ntarget_per_s = 1\nreplicas_min = 5",
             "[roles.api] replicas_min: 5 is above replicas_max 4.",
         ),
         (
             "[roles.api]\ntarget_per_s = 1\nqueue_s = 5",
             "[roles.api] queue_s: The table of a role has no such field.",
+        ),
+        (
+            "[roles.api]\ntarget_per_s = 1\nactuator = 'x'",
+            "[roles.api] actuator: The file has no table actuators.x.",
+        ),
+        (
+            "[roles.api]\ntarget_per_s = 1",
+            "[roles.api] actuator: The file has no actuators, and an active role needs one.",
+        ),
+        (
+            "[roles.api]\ntarget_per_s = 1\n[actuators.here]\nkind = 'embedded'",
+            "[roles.api] actuator: here is of kind embedded, which runs pools and no roles.",
+        ),
+        (
+            "[roles.api]\ntarget_per_s = 1\nactuator = 'here'\n"
+            "[actuators.here]\nkind = 'embedded'\n[actuators.k8s]\nkind = 'kubernetes'\n"
+            "[defaults]\nactuator = 'here'",
+            "[roles.api] actuator: here is of kind embedded, which runs pools and no roles.",
+        ),
+        (
+            "[roles.api]\ntarget_per_s = 1\n"
+            "[actuators.a]\nkind = 'kubernetes'\n[actuators.b]\nkind = 'kubernetes'\n"
+            "[defaults]\nactuator = 'a'",
+            "[roles.api] actuator: The file has 2 actuators, and an active role names one.",
         ),
     ],
 )
