@@ -213,6 +213,13 @@ class TopicAdmin:
 
         Raises KafkaUnavailableError.
         """
+        return {n: end - done for n, (done, end) in self.group_offsets(group, topic).items()}
+
+    def group_offsets(self, group: str, topic: Topic) -> dict[int, tuple[int, int]]:
+        """Return the offset that `group` goes on with and the end, of each partition.
+
+        Raises KafkaUnavailableError.
+        """
         name = self._settings.topic_prefix + topic.name
         count = self.partition_count(topic) if topic.grows else topic.partition_count
         places = [TopicPartition(name, number) for number in range(count)]
@@ -228,7 +235,7 @@ class TopicAdmin:
                 for place in places
             }
         done = {place.partition: place.offset for place in committed}
-        return {n: end - max(done[n], start) for n, (start, end) in bounds.items()}
+        return {n: (max(done[n], start), end) for n, (start, end) in bounds.items()}
 
     def member_count(self, group: str) -> int:
         """Return a group's number of members, dead ones included until their session ends.

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from topics.records.catalogue import ATTEMPTS, JOB_CLASSES, SHARED_TOPICS, Topic, pool_topics
+from topics.records.catalogue import (
+    ATTEMPTS,
+    JOB_CLASSES,
+    REQUESTS_BULK,
+    RESULTS,
+    SHARED_TOPICS,
+    Topic,
+    pool_topics,
+)
 
 ResourceKind = Literal["topic", "group", "cluster"]
 
@@ -28,6 +36,15 @@ NO_GROUP: Final = "no-group"
 
 _CHECKED: Final = "DescribeConfigs"
 """The right to compare configurations at the start of a role (ADR 73)."""
+
+LAGS_READ_BY: Final = "autoscaler"
+"""The role that scales others by the lag of their groups: it reads offsets and no record."""
+
+MEASURED_GROUPS: Final[Mapping[str, Topic]] = {
+    "batcher-bulk": REQUESTS_BULK,
+    "results-writer": RESULTS,
+}
+"""The groups whose lag is read, without prefix, and the topic of each."""
 
 _OBSERVED_BY: Final = ("api",)
 """Roles that show which items of a pool are dispatched: they read its offsets."""
@@ -50,6 +67,9 @@ def role_access(pools: Iterable[str]) -> list[Access]:
     found = {access for topic in topics for access in _of_topic(topic)}
     for role, groups in GROUPS.items():
         found |= {Access(role, "group", group, "Read") for group in groups}
+    for group, topic in MEASURED_GROUPS.items():
+        found.add(Access(LAGS_READ_BY, "group", group, "Describe"))
+        found.add(Access(LAGS_READ_BY, "topic", topic.name, "Describe"))
     for pool in pools:
         names = [gpu_group(pool, job_class) for job_class in JOB_CLASSES]
         found |= {Access("gpu-consumer", "group", name, "Read") for name in names}

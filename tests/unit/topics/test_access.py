@@ -1,7 +1,7 @@
 """Goal: the rights of roles on the log follow the catalogue, and hold nothing more."""
 
 from cli.stack.processes.role_children import MODULES
-from topics.records.access import CLUSTER, GROUPS, Access, role_access
+from topics.records.access import CLUSTER, GROUPS, NO_GROUP, Access, role_access
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 
 TOPICS = [*SHARED_TOPICS, *pool_topics("p")]
@@ -32,6 +32,15 @@ def test_only_members_read_a_group_and_only_replicas_create_topics() -> None:
     assert creators == {
         ("gpu-consumer", name) for name in ("attempts", "batches.p.bulk", "batches.p.interactive")
     }
+
+
+def test_the_autoscaler_reads_offsets_of_two_groups_and_none_of_their_records() -> None:
+    measured = {("group", "batcher-bulk"), ("topic", "requests.bulk")}
+    measured |= {("group", "results-writer"), ("topic", "results")}
+    found = {(r.kind, r.name, r.operation) for r in RIGHTS if r.role == "autoscaler"}
+    described = {(kind, name) for kind, name, operation in found if operation == "Describe"}
+    assert described == measured | {("group", NO_GROUP)}
+    assert not {(kind, name, "Read") for kind, name in measured} & found
 
 
 def test_a_replica_has_no_right_on_another_pool() -> None:
