@@ -115,6 +115,10 @@ class FakeKubernetes:
         return web.json_response({"items": items[start:end], "metadata": metadata})
 
     async def _list_deployments(self, request: web.Request) -> web.Response:
+        if "fieldSelector" in request.query:
+            field, _, name = request.query["fieldSelector"].partition("=")
+            assert field == "metadata.name"
+            return self._page(request, [d for n, d in self.deployments.items() if n == name])
         key, _, value = request.query["labelSelector"].partition("=")
         fitting = [
             d for d in self.deployments.values() if d["metadata"]["labels"].get(key) == value

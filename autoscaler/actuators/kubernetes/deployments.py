@@ -5,7 +5,7 @@ policy file wants so.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,6 +19,15 @@ from autoscaler.actuators.actuator import (
     UnexpectedAnswerError,
     UnknownPoolError,
 )
+from autoscaler.policy.role_need import Role, role_of_key
+
+ROLE_DEPLOYMENTS: Final[Mapping[Role, str]] = {
+    Role.API: "api",
+    Role.INTAKE: "intake",
+    Role.BATCHER: "batcher-bulk",
+    Role.RESULTS_WRITER: "results-writer",
+}
+"""Last part of the name of the Deployment of a role. Batchers of online calls are not scaled."""
 
 POOL_LABEL: Final = "millrace.dev/pool"
 GPU_TYPE_LABEL: Final = "millrace.dev/gpu-type"
@@ -86,12 +95,36 @@ class Deployment(msgspec.Struct, frozen=True):
         return int(text)
 
 
-def read_deployments(items: Iterable[Any], pool: str) -> dict[str, Deployment]:
-    """Return Deployments of a pool by name. Raises UnexpectedAnswerError."""
+def role_deployment(release: str, pool: str) -> str | None:
+    """Return the name of a role's only Deployment; None for a pool."""
+    role = role_of_key(pool)
+    return None if role is None else f"{release}-{ROLE_DEPLOYMENTS[role]}"
+
+
+def selector_of(release: str, pool: str) -> dict[str, str]:
+    """Return the parameters by which the Deployments of a pool or role are listed.
+
+    Raises UnknownPoolError.
+    """
+    if name := role_deployment(release, pool):
+        return {"fieldSelector": f"metadata.name={name}"}
+    if len(pool) > LABEL_CHARS_MAX:
+        raise UnknownPoolError("The name of the pool is longer than a label of Kubernetes.")
+    return {"labelSelector": f"{POOL_LABEL}={pool}"}
+
+
+def read_deployments(items: Iterable[Any], release: str, pool: str) -> dict[str, Deployment]:
+    """Return Deployments of a pool or role by name. Raises UnexpectedAnswerError."""
     found: dict[str, Deployment] = {}
+    name = role_deployment(release, pool)
     for item in items:
         deployment = read_deployment(item)
-        if deployment.metadata.labels.get(POOL_LABEL) != pool:
+        is_asked = (
+            deployment.metadata.labels.get(POOL_LABEL) == pool
+            if name is None
+            else deployment.name == name
+        )
+        if not is_asked:
             raise UnexpectedAnswerError("The answer has a Deployment of another pool.")
         found[deployment.name] = deployment
         if len(found) > DEPLOYMENTS_MAX:
@@ -109,6 +142,8 @@ def read_deployment(item: Any) -> Deployment:
 
 def deployment_name(release: str, pool: str, kind: KindCount, *, per_zone: bool) -> str:
     """Return `{release}-{pool}[-{gpu_type}][-{zone}][-spot]`, with `-` for `.` and `_`."""
+    if role_name := role_deployment(release, pool):
+        return role_name
     parts = [release, pool, kind.gpu_type, kind.zone if per_zone else "", "spot" * kind.spot]
     return "-".join(part for part in parts if part).replace(".", "-").replace("_", "-")
 

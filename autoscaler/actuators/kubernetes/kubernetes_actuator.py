@@ -22,8 +22,6 @@ from autoscaler.actuators.actuator_tables import KubernetesTable
 from autoscaler.actuators.kubernetes.deployments import (
     ACTUATOR_ANNOTATION,
     EPOCH_ANNOTATION,
-    LABEL_CHARS_MAX,
-    POOL_LABEL,
     Deployment,
     check_order,
     check_owner,
@@ -31,6 +29,7 @@ from autoscaler.actuators.kubernetes.deployments import (
     read_deployment,
     read_deployments,
     replicas_by_name,
+    selector_of,
 )
 from autoscaler.actuators.kubernetes.foreign_scalers import ForeignScalers, list_items
 from autoscaler.actuators.kubernetes.kubernetes_client import MERGE_PATCH, KubernetesClient
@@ -115,12 +114,8 @@ class KubernetesActuator:
             await self._scale(fenced[name], counts.get(name, 0))
 
     async def _deployments(self, pool: str) -> dict[str, Deployment]:
-        if len(pool) > LABEL_CHARS_MAX:
-            raise UnknownPoolError("The name of the pool is longer than a label of Kubernetes.")
-        items = await list_items(
-            self._client, self._path, {"labelSelector": f"{POOL_LABEL}={pool}"}
-        )
-        return read_deployments(items, pool)
+        items = await list_items(self._client, self._path, selector_of(self._release, pool))
+        return read_deployments(items, self._release, pool)
 
     async def _fence(self, deployment: Deployment, epoch: int) -> Deployment:
         """Write epoch and actuator unless they are there. Raises ActuatorConflictError."""

@@ -307,3 +307,37 @@ def test_a_deployment_without_replicas_has_one_as_in_kubernetes() -> None:
 def test_an_absurd_deployment_is_refused(item: object) -> None:
     with pytest.raises(UnexpectedAnswerError):
         read_deployment(item)
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("role:api", "m-api"),
+        ("role:intake", "m-intake"),
+        ("role:batcher", "m-batcher-bulk"),
+        ("role:results-writer", "m-results-writer"),
+    ],
+)
+async def test_a_role_is_the_deployment_of_its_name(
+    platform: KubernetesPlatform, role: str, name: str
+) -> None:
+    platform.api.add_deployment(name, {"app.kubernetes.io/component": name}, replicas=2)
+    platform.api.add_deployment("m-batcher-interactive", {}, replicas=2)
+    before = scales(platform)
+    actuator = await platform.open_actuator()
+    kinds = (KindCount(replicas=5),)
+    await actuator.apply(PoolOrder(pool=role, epoch=3, sequence=1, kinds=kinds))
+
+    assert scales(platform) == before | {name: 5}
+    observed = await actuator.observe(role)
+    assert (observed.kinds, observed.epoch) == (kinds, 3)
+    with pytest.raises(StaleEpochError):
+        await actuator.apply(PoolOrder(pool=role, epoch=2, sequence=9, kinds=kinds))
+
+
+async def test_a_role_without_a_deployment_is_unknown(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    with pytest.raises(UnknownPoolError):
+        await actuator.apply(
+            PoolOrder(pool="role:api", epoch=1, sequence=1, kinds=(KindCount(replicas=1),))
+        )
