@@ -9,11 +9,15 @@ from autoscaler.actuators_in_force import ActuatorsInForce
 from autoscaler.loop.decision_loop import DecisionLoop, LoopDeps
 from autoscaler.loop.scaling_writer import ScalingWriter
 from autoscaler.ownership.owner import Owner
+from autoscaler.policy.role_need import Role
 from autoscaler.settings import AutoscalerSettings
+from autoscaler.signals.group_lags import GroupLags, group_reader
+from autoscaler.signals.role_signals import role_signals
 from autoscaler.signals.signal_store import SignalStore
 from autoscaler.signals.topic_inputs import TopicInputs
 from core.clock import Clock, SystemClock
 from core.runtime.role_lifecycle import report_ready
+from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.records import Record
 from topics.records.scaling import PoolScaling
@@ -61,6 +65,12 @@ async def run_autoscaler(
         clock=clock,
         unavailable_s_max=settings.kafka_wait_s,
     )
+
+    def scaled_roles() -> set[Role]:
+        is_owner = owner.epoch is not None
+        return {Role(name) for name in actuators.policies.roles} if is_owner else set()
+
+    lags = GroupLags(group_reader(TopicAdmin(kafka), clock), scaled_roles, clock.monotonic_s)
     decisions = DecisionLoop(
         LoopDeps(
             owner=owner,
@@ -71,12 +81,14 @@ async def run_autoscaler(
             actuator_name=actuators.name_of,
             is_caught_up=lambda: inputs.is_caught_up,
             clock=clock,
+            role_signals=lambda role, now_s: role_signals(role, store.backlog, lags.loads, now_s),
         )
     )
     await actuators.open()
     inputs.start()
     owner.start()
-    watch = asyncio.create_task(_watch(owner, inputs, actuators))
+    lags.start()
+    watch = asyncio.create_task(_watch((owner, inputs, lags), actuators))
     try:
         report_ready()
         decide = asyncio.create_task(decisions.run(stop, settings.interval_s))
@@ -87,16 +99,19 @@ async def run_autoscaler(
         watch.cancel()
         stop.set()
         await asyncio.to_thread(owner.stop)
+        await asyncio.to_thread(lags.stop)
         await asyncio.to_thread(inputs.stop)
         await actuators.close()
         await asyncio.to_thread(producer.close)
 
 
-async def _watch(owner: Owner, inputs: TopicInputs, actuators: ActuatorsInForce) -> None:
+async def _watch(
+    threads: tuple[Owner, TopicInputs, GroupLags], actuators: ActuatorsInForce
+) -> None:
     """Read changed policies, and end the role when a thread ended. Raises MillraceError."""
     while True:
-        owner.raise_failure()
-        inputs.raise_failure()
+        for thread in threads:
+            thread.raise_failure()
         await actuators.refresh()
         await asyncio.sleep(1)
 

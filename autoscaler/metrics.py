@@ -20,6 +20,12 @@ REFUSED = Counter(
     "Decisions that were not made: inputs out of their limits, or rules that cannot be followed",
     ["code"],
 )
+GROUP_LAG = Gauge(
+    "millrace_scaling_group_lag_records", "Records that the group of a role has not done", ["group"]
+)
+GROUP_RATE = Gauge(
+    "millrace_scaling_group_records_per_second", "Records that the group of a role does", ["group"]
+)
 DROPPED = Counter(
     "millrace_scaling_dropped_signals_total",
     "Values that were dropped: negative, not a number, or of a clock that is ahead",

@@ -17,9 +17,12 @@ from autoscaler.loop.order_sender import OrderSender
 from autoscaler.loop.pool_orders import PoolPlan, pool_order
 from autoscaler.loop.quota_sharing import QuotaShares
 from autoscaler.loop.scaled_pool import Mode, Outlook, ScaledPool, is_in_force
+from autoscaler.loop.scaled_role import ScaledRole
+from autoscaler.loop.scaled_unit import ScaledUnit
 from autoscaler.loop.scaling_writer import ScalingWriter, decision_json
 from autoscaler.policies.policies import Policies
-from autoscaler.policies.policy_rules import rules_of
+from autoscaler.policies.policy_rules import role_rules_of, rules_of
+from autoscaler.policy.role_need import Role, RoleSignals, role_key, role_of_key
 from autoscaler.policy.scaling_decision import ScalingDecision
 from autoscaler.policy.scaling_rules import InvalidScalingRulesError, ScalingRules, check_rules
 from autoscaler.policy.signals import INPUTS, InvalidSignalError, ReplicaState
@@ -75,6 +78,7 @@ class LoopDeps:
     actuator_name: Callable[[Policies, str], str]  # of a pool
     is_caught_up: Callable[[], bool]  # whether all topics are read
     clock: Clock
+    role_signals: Callable[[Role, float], RoleSignals | None] = lambda _role, _now_s: None
 
 
 class DecisionLoop:
@@ -86,6 +90,7 @@ class DecisionLoop:
         self._epoch: int | None = None
         self._sequence = 0
         self._pools: dict[str, ScaledPool] = {}
+        self._roles: dict[str, ScaledRole] = {}  # by `role_key`
         self._read_since_s: float | None = None
         self._decided_s = 0.0
         self._rules: dict[str, ScalingRules | None] = {}
@@ -119,7 +124,7 @@ class DecisionLoop:
         metrics.DECISION_SECONDS.observe(time.perf_counter() - started_s)
 
     async def _change_epoch(self, epoch: int | None, now_s: float) -> None:
-        self._epoch, self._sequence, self._pools = epoch, 0, {}
+        self._epoch, self._sequence, self._pools, self._roles = epoch, 0, {}, {}
         self._decided_s = now_s
         self._deps.writer.forget()
         for gauge in (metrics.TARGET, metrics.LIVE, metrics.STANDBY, metrics.NEED, metrics.STALE):
@@ -128,7 +133,11 @@ class DecisionLoop:
         if epoch is None:
             return
         for pool, record in self._deps.owner.pools.items():
-            state = self._pools[pool] = ScaledPool(pool, now_s)
+            state: ScaledUnit
+            if role_of_key(pool) is not None:
+                state = self._roles[pool] = ScaledRole(pool, now_s)
+            else:
+                state = self._pools[pool] = ScaledPool(pool, now_s)
             state.restore(record, now_s)
 
     def _decide_all(self, epoch: int, now_s: float) -> None:
@@ -157,10 +166,11 @@ class DecisionLoop:
                 gpus_per_replica=policies.policy_of(pool).gpus_per_replica,
             )
         for pool in shares.share():
-            override = overrides.get(pool)
-            if not is_in_force(override, now_s):
-                override = None
+            override = _in_force(overrides, pool, now_s)
             self._decide_pool(epoch, pool, (policies, outlooks[pool], shares, override), now_s)
+        for role in Role:
+            override = _in_force(overrides, role_key(role), now_s)
+            self._decide_role(epoch, role, (policies, override), now_s)
 
     def _decide_pool(
         self,
@@ -182,13 +192,57 @@ class DecisionLoop:
         except InvalidSignalError as error:
             self._hold(epoch, state, (policies, override), error, now_s)
             return
-        assert state.decision is not None
         shares.count_additions(pool, plan.additions)
+        asleep = sum(one.state is ReplicaState.ASLEEP for one in outlook.replicas)
+        metrics.STANDBY.labels(pool).set(asleep)
+        self._conclude(epoch, state, plan, (mode, name), now_s)
+
+    def _decide_role(
+        self,
+        epoch: int,
+        role: Role,
+        inputs: tuple[Policies, ScalingOverride | None],
+        now_s: float,
+    ) -> None:
+        """Decide about a role that has a table, as about a pool; unheard roles stay as they are."""
+        policies, override = inputs
+        rules, key = role_rules_of(policies, role), role_key(role)
+        if rules is None:
+            self._roles.pop(key, None)
+            return
+        state = self._roles.get(key) or ScaledRole(key, now_s)
+        mode, name = _mode(policies, key, override), self._deps.actuator_name(policies, key)
+        try:
+            signals = state.read_signals(self._deps.role_signals(role, now_s), now_s)
+            if signals is None:
+                return
+            self._roles[key] = state
+            if mode == "paused":
+                self._write(epoch, state, mode, name, now_s)
+                return
+            ordered = override.replicas if override is not None else None
+            plan = state.decide(rules, signals, now_s, ordered)
+        except InvalidSignalError as error:
+            self._hold(epoch, state, inputs, error, now_s)
+            return
+        self._conclude(epoch, state, plan, (mode, name), now_s)
+
+    def _conclude(
+        self,
+        epoch: int,
+        state: ScaledUnit,
+        plan: PoolPlan,
+        carried_out: tuple[Mode, str],
+        now_s: float,
+    ) -> None:
+        """Send the order of a decision, and write both. `carried_out`: mode, actuator."""
+        assert state.decision is not None
+        pool, (mode, name) = state.pool, carried_out
         failure = self.sender.failure(pool)
         if failure and mode == "active":
             alert = f"The actuator {name} did not carry out the last order: {failure}."
             state.decision = replace(state.decision, alert=alert)
-        self._observe(pool, outlook, state.decision)
+        self._observe(pool, state.decision)
         if mode == "active":
             self._order(epoch, state, plan, name, now_s)
         self._write(epoch, state, mode, name, now_s)
@@ -205,7 +259,7 @@ class DecisionLoop:
     def _hold(
         self,
         epoch: int,
-        state: ScaledPool,
+        state: ScaledUnit,
         inputs: tuple[Policies, ScalingOverride | None],
         error: InvalidSignalError,
         now_s: float,
@@ -217,7 +271,7 @@ class DecisionLoop:
         self._write(epoch, state, _mode(policies, state.pool, override), name, now_s)
 
     def _order(
-        self, epoch: int, state: ScaledPool, plan: PoolPlan, name: str, now_s: float
+        self, epoch: int, state: ScaledUnit, plan: PoolPlan, name: str, now_s: float
     ) -> None:
         """Send the order of a plan, if it is due; without an actuator nothing is remembered."""
         pool = state.pool
@@ -242,13 +296,13 @@ class DecisionLoop:
 
         self.sender.send(sent, actuator, write)
 
-    def _write(self, epoch: int, state: ScaledPool, mode: Mode, name: str, now_s: float) -> None:
+    def _write(self, epoch: int, state: ScaledUnit, mode: Mode, name: str, now_s: float) -> None:
         record = self._record(epoch, state, mode, name, now_s)
         if self._deps.writer.is_state_due(record):
             self._deps.writer.repeat_state(_filled(record, state))
 
     def _record(
-        self, epoch: int, state: ScaledPool, mode: Mode, name: str, now_s: float
+        self, epoch: int, state: ScaledUnit, mode: Mode, name: str, now_s: float
     ) -> PoolScaling:
         fleet = state.fleet
         return PoolScaling(
@@ -274,6 +328,7 @@ class DecisionLoop:
     def _known_pools(self, policies: Policies) -> list[str]:
         named = [pool for pool in policies.pools if not pool.endswith("*")]
         found = sorted((self._deps.store.pools | self._pools.keys()) - {*named})
+        found = [pool for pool in found if role_of_key(pool) is None]  # no replica may pose as one
         return (named + found)[:POOLS_MAX]
 
     def _rules_for(self, policies: Policies, pool: str) -> ScalingRules | None:
@@ -290,12 +345,10 @@ class DecisionLoop:
                 self._rules[pool] = None
         return self._rules[pool]
 
-    def _observe(self, pool: str, outlook: Outlook, decision: ScalingDecision) -> None:
+    def _observe(self, pool: str, decision: ScalingDecision) -> None:
         metrics.DECISIONS.labels(decision.action, decision.reason).inc()
         metrics.TARGET.labels(pool).set(decision.target)
         metrics.LIVE.labels(pool).set(decision.live)
-        asleep = sum(one.state is ReplicaState.ASLEEP for one in outlook.replicas)
-        metrics.STANDBY.labels(pool).set(asleep)
         for term in _TERMS:
             value = getattr(decision.need, term)
             metrics.NEED.labels(pool, term).set(value if math.isfinite(value) else 0.0)
@@ -303,7 +356,8 @@ class DecisionLoop:
             metrics.STALE.labels(pool, name).set(name in decision.need.stale)
 
     def _note_failure(self, pool: str) -> None:
-        if (state := self._pools.get(pool)) is not None:
+        state = self._pools.get(pool) or self._roles.get(pool)
+        if state is not None:
             state.fleet.mark_unmeasured()
 
     def _refuse(self, pool: str, code: str, error: Exception) -> None:
@@ -314,11 +368,20 @@ class DecisionLoop:
 def _mode(policies: Policies, pool: str, override: ScalingOverride | None) -> Mode:
     if override is not None and override.mode == "paused":
         return "paused"
-    mode: Mode = policies.policy_of(pool).mode.value
+    role = role_of_key(pool)
+    policy = policies.policy_of(pool) if role is None else policies.roles[role]
+    mode: Mode = policy.mode.value
     return mode
 
 
-def _filled(record: PoolScaling, state: ScaledPool) -> PoolScaling:
+def _in_force(
+    overrides: Mapping[str, ScalingOverride], pool: str, now_s: float
+) -> ScalingOverride | None:
+    override = overrides.get(pool)
+    return override if is_in_force(override, now_s) else None
+
+
+def _filled(record: PoolScaling, state: ScaledUnit) -> PoolScaling:
     """Return a record with the decision and the memory, which are encoded only to be written."""
     decision = b"" if state.decision is None else decision_json(state.decision)
     return replace(record, decision=decision, memory=state.memory())

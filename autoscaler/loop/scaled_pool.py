@@ -5,35 +5,23 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from autoscaler.loop.fleet import Fleet, Kind
 from autoscaler.loop.pool_orders import PoolPlan, plan_order
-from autoscaler.ownership.pool_memory import (
-    PoolMemory,
-    decode_memory,
-    encode_memory,
-    percentile_95,
-)
+from autoscaler.loop.scaled_unit import SETTLE_MIN_S, ScaledUnit
 from autoscaler.policy.replica_need import CORRECTION_MAX, CORRECTION_MIN, replica_need
-from autoscaler.policy.scaling_decision import ScalingDecision
-from autoscaler.policy.scaling_history import PoolHistory, first_history
+from autoscaler.policy.scaling_history import first_history
 from autoscaler.policy.scaling_rules import ScalingRules
 from autoscaler.policy.scaling_step import decide
 from autoscaler.policy.signals import (
-    ArrivalRates,
     PoolSignals,
     ReplicaSignal,
     ReplicaState,
     advance_arrivals,
 )
 from autoscaler.signals.signal_store import PoolInputs, SignalStore
-from topics.records.scaling import PoolScaling, ScalingOverride
+from topics.records.scaling import ScalingOverride
 
 Mode = Literal["active", "observe", "paused"]
 
-WAKE_PRIOR_S: Final = 2.0
-"""Time of a wake before one was measured."""
-
-_SETTLE_MIN_S: Final = 60.0  # as in `current_replicas`
 _ARRIVALS_S: Final = 3600.0
 _CORRECTION_WEIGHT: Final = 0.1  # of a second's ratio in the mean
 
@@ -50,38 +38,8 @@ class Outlook(Struct, frozen=True, kw_only=True):
         return self.signals.replicas
 
 
-class ScaledPool:
+class ScaledPool(ScaledUnit):
     """The state of a pool between decisions."""
-
-    def __init__(self, pool: str, now_s: float) -> None:
-        """Start without knowledge of the pool."""
-        self.pool = pool
-        self.fleet = Fleet()
-        self.history: PoolHistory | None = None
-        self.arrivals = ArrivalRates(at_s=now_s)
-        self.correction: dict[str, float] = {}
-        self.decision: ScalingDecision | None = None
-
-    def restore(self, record: PoolScaling, now_s: float) -> None:
-        """Go on with what an earlier owner decided and remembered."""
-        memory = decode_memory(self.pool, record.memory)
-        kinds = {
-            Kind(one.gpu_type, one.zone, one.spot): one.replicas
-            for one in record.kinds
-            if one.replicas > 0
-        }
-        waking = {} if memory is None else memory.open_wakes
-        awake = {replica_id: waking.get(replica_id, 0.0) for replica_id in record.awake}
-        open_starts = () if memory is None else memory.open_starts
-        self.fleet.restore(kinds, awake, record.removals, open_starts, now_s)
-        self.fleet.standby = max(0, record.standby)
-        if memory is None:
-            self.history = first_history(now_s, max(0, record.target))
-            return
-        self.fleet.times = memory.times
-        self.history, self.correction = memory.history, dict(memory.correction)
-        # What arrived while nobody counted is not known: the means go on from now.
-        self.arrivals = replace(memory.arrivals, at_s=max(now_s, memory.arrivals.at_s))
 
     def read_inputs(self, store: SignalStore, rules: ScalingRules, now_s: float) -> Outlook:
         """Take the inputs of the pool. Raises InvalidSignalError."""
@@ -140,37 +98,6 @@ class ScaledPool:
         )
         return plan_order(self.decision, signals.replicas)
 
-    def take_order(self, plan: PoolPlan, now_s: float) -> None:
-        """Remember what is ordered."""
-        self.fleet.order(plan.kinds, plan.additions, plan.removals, plan.standby, now_s)
-
-    @property
-    def start_s(self) -> float:
-        """p95 of a start, as the last decision had it."""
-        return 0.0 if self.decision is None else self.decision.need.cold_start_s
-
-    @property
-    def wake_s(self) -> float:
-        """p95 of a wake of a replica in standby."""
-        wakes_s = self.fleet.times.wakes_s
-        return percentile_95(wakes_s) if wakes_s else WAKE_PRIOR_S
-
-    def memory(self) -> bytes:
-        """Return what the next owner goes on with; empty before the first decision."""
-        if self.history is None:
-            return b""
-        waking = {name: at_s for name, at_s in self.fleet.awake.items() if at_s > 0}
-        return encode_memory(
-            PoolMemory(
-                history=self.history,
-                arrivals=self.arrivals,
-                times=self.fleet.times,
-                correction=self.correction,
-                open_starts=self.fleet.open_starts,
-                open_wakes=waking,
-            )
-        )
-
     def _had_arrivals(self, now_s: float) -> bool:
         """Return whether calls arrived lately, so that some batcher has to publish demand."""
         last_s = self.arrivals.last_arrival_s
@@ -185,7 +112,7 @@ class ScaledPool:
     def _settle_s(self, rules: ScalingRules) -> float:
         measured = self.fleet.times.p95_s()
         start_s = max(measured.get(one.name, one.cold_start_s) for one in rules.gpu_types)
-        return max(_SETTLE_MIN_S, 2 * start_s)
+        return max(SETTLE_MIN_S, 2 * start_s)
 
 
 def is_in_force(override: ScalingOverride | None, now_s: float) -> bool:

@@ -68,9 +68,13 @@ class BacklogTable:
         if len(self._loads) > _KEYS_MAX:
             del self._loads[next(iter(self._loads))]
 
-    def loads(self, now_s: float) -> list[RoleLoad]:
-        """Return the load of each process that was heard in the last 10 s."""
-        return [load for load, heard_s in self._loads.values() if now_s - heard_s <= _LOAD_S]
+    def loads(self, role: str, now_s: float) -> list[tuple[RoleLoad, float]]:
+        """Return load and age of each process of a role that was heard in the last 10 s."""
+        return [
+            (load, max(0.0, now_s - heard_s))
+            for (name, _), (load, heard_s) in self._loads.items()
+            if name == role and now_s - heard_s <= _LOAD_S
+        ]
 
     def take_calls(self, pool: str) -> int:
         """Return the calls of wake requests since the last call of this method."""

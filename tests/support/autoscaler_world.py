@@ -5,11 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from autoscaler.loop.decision_loop import DecisionLoop, LoopDeps
 from autoscaler.loop.scaling_writer import ScalingWriter
 from autoscaler.ownership.scaling_log import ScalingLog
 from autoscaler.policies.policies import Policies
 from autoscaler.policies.policy_reader import read_policies
+from autoscaler.policy.role_need import Role
+from autoscaler.signals.group_lags import GroupLoad
+from autoscaler.signals.role_signals import role_signals
 from autoscaler.signals.signal_store import SignalStore
 from autoscaler.signals.topic_inputs import decoded
 from tests.support.clock import ManualClock
@@ -20,7 +25,13 @@ from topics.records.catalogue import SCALING, SCALING_DECISIONS
 from topics.records.codec import Headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, Demand, DemandTokens, Record
-from topics.records.scaling import Backlog, BacklogBucket, DecisionEntry, PoolScaling
+from topics.records.scaling import (
+    Backlog,
+    BacklogBucket,
+    DecisionEntry,
+    PoolScaling,
+    RoleLoad,
+)
 
 POOL = "chat"
 L4 = """
@@ -83,6 +94,8 @@ class AutoscalerWorld:
         self.live: dict[str, Capacity] = {}
         self.demands: dict[str, DemandTokens] = {}
         self.backlogs: dict[str, list[BacklogBucket]] = {}
+        self.loads: dict[str, RoleLoad] = {}  # by process
+        self.groups: dict[Role, GroupLoad] = {}  # read each second, like the rest
         self.silent: set[str] = set()
         self.loop = DecisionLoop(
             LoopDeps(
@@ -94,6 +107,9 @@ class AutoscalerWorld:
                 actuator_name=lambda _policies, _pool: "memory",
                 is_caught_up=lambda: True,
                 clock=self.clock,
+                role_signals=lambda role, now_s: role_signals(
+                    role, self.store.backlog, self.groups, now_s
+                ),
             )
         )
 
@@ -105,6 +121,11 @@ class AutoscalerWorld:
         if "demand" not in self.silent:
             demand = Demand("b1", "interactive", {}, now_s=now_s, pools=dict(self.demands))
             self.store.record([demand], now_s)
+        if "loads" not in self.silent:
+            loads = [replace(one, at_s=now_s) for one in self.loads.values()]
+            self.store.record(loads, now_s)
+        if "groups" not in self.silent:
+            self.groups = {role: one._replace(at_s=now_s) for role, one in self.groups.items()}
         if "backlog" not in self.silent:
             self.store.record(
                 [
@@ -144,6 +165,17 @@ class AutoscalerWorld:
                     name, lifecycle, pool=pool, gpu_type=kind.gpu_type, zone=kind.zone
                 )
 
+    def run_processes(self, role: Role, count: int, **fields: float) -> None:
+        """Let so many processes of a role share its work and what waits."""
+        self.loads = {name: one for name, one in self.loads.items() if one.role != role}
+        shared = {"work_per_s": 0.0} | fields
+        if role is Role.API:  # each reports its own; of intake, each reports that of all
+            shared["waiting"] = shared.get("waiting", 0.0) / count
+        shared["work_per_s"] /= count
+        for number in range(count):
+            name = f"{role}-{number}"
+            self.loads[name] = RoleLoad(role=role, process_id=name, at_s=0.0, **shared)
+
     def records(self, kind: type[Record]) -> list[Any]:
         """Return the records of a kind that were written."""
         topic = {PoolScaling: SCALING, DecisionEntry: SCALING_DECISIONS}[kind]
@@ -163,6 +195,7 @@ class AutoscalerWorld:
         after = AutoscalerWorld(L4, actuator=self.actuator)
         after.policies, after.clock.now_s = self.policies, self.clock.now_s
         after.live, after.demands, after.backlogs = self.live, self.demands, self.backlogs
+        after.loads, after.groups = self.loads, self.groups
         for record in self.records(PoolScaling):
             after.owner.log.apply(record)
         after.owner.epoch = (self.owner.epoch or 0) + 1

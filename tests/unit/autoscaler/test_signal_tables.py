@@ -197,8 +197,10 @@ def test_the_load_of_roles_is_kept_for_seconds() -> None:
     store = SignalStore()
     store.record([RoleLoad(role="api", process_id="1", at_s=NOW_S, work_per_s=5.0)], NOW_S)
     store.record([RoleLoad(role="api", process_id="2", at_s=NOW_S, work_per_s=float("nan"))], NOW_S)
-    assert [one.process_id for one in store.backlog.loads(NOW_S + 5)] == ["1"]
-    assert store.backlog.loads(NOW_S + 11) == []
+    store.record([RoleLoad(role="intake", process_id="3", at_s=NOW_S, work_per_s=5.0)], NOW_S)
+    heard = store.backlog.loads("api", NOW_S + 5)
+    assert [(one.process_id, age_s) for one, age_s in heard] == [("1", 5.0)]
+    assert store.backlog.loads("api", NOW_S + 11) == []
 
 
 def _answer(is_readable: bool, topic: str) -> bool:
