@@ -24,7 +24,9 @@ from jobs.recovery.retry_policy import RetryBudgetRules
 from jobs.recovery.stall_recovery import StallRecovery, StallWatch
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import SupervisedThreads
+from jobs.validation import validation_load
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
+from jobs.validation.validation_load import ValidationLoadPublisher
 from jobs.validation.validator import LeasedValidation
 from jobs.validation.verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
@@ -32,7 +34,10 @@ from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 
 PRODUCERS: Final = 4
-"""One producer for each sending thread: the backlog of one leaves the others their queues."""
+"""One producer for each sending thread: the backlog of one leaves the others their queues.
+
+Backlog and load share one: their records are few, and newer ones follow.
+"""
 
 _STALL_CHECKS_PER_LIMIT: Final = 10
 _RESUME_INTERVAL_S: Final = 0.5
@@ -114,6 +119,10 @@ def _start_backlog(
     )
     stop = deps.validation.stop
     threads.start("backlog", backlog.run_once, lambda: stop.wait(backlog.pause_s()))
+    load = ValidationLoadPublisher(
+        deps.engine, producer, deps.clock, deps.holder, deps.validation.bytes_read
+    )
+    threads.start_periodic(validation_load.INTERVAL_S, "load", load.run_once)
 
 
 def create_leases(

@@ -31,6 +31,7 @@ from jobs.ordering.stored_orders import StoredOrder, record_order
 from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
 from jobs.store.copies import store_copies
 from jobs.tables.jobs import jobs
+from jobs.validation.byte_count import ByteCount
 from jobs.validation.feasibility import Feasibility
 from jobs.validation.file_validation import ValidationResult
 from jobs.validation.model_rule import FindModel
@@ -188,6 +189,7 @@ class LeasedValidation:
     processes: ValidationProcesses
     body_limits: BodyLimits = DEFAULT_BODY_LIMITS
     backoff: JobBackoff = field(default_factory=JobBackoff)
+    bytes_read: ByteCount = field(default_factory=ByteCount)
 
     def run(self, lease: Lease, work: Callable[[Lease], None], crash_event: str) -> None:
         """Run `work` for one job: any failure sets only that job aside.
@@ -277,6 +279,7 @@ class LeasedValidation:
         with self.objects.read(key) as blocks:
             for block in blocks:
                 self._raise_if_stopped(lease)
+                self.bytes_read.add(len(block))
                 yield block
 
     def _raise_if_stopped(self, lease: Lease) -> None:
