@@ -10,6 +10,13 @@ from typing import Final
 
 from autoscaler.policy.placement import Addition
 from autoscaler.policy.replica_need import ReplicaNeed
+from autoscaler.policy.role_need import (
+    BUSY_MAX,
+    ROLE_PARTITIONS,
+    ROLE_UNITS,
+    Role,
+    role_of_key,
+)
 from autoscaler.policy.scaling_decision import Reason, ScalingDecision, Withheld
 
 REASONS: Final[Mapping[Reason, str]] = {
@@ -35,19 +42,21 @@ REASONS: Final[Mapping[Reason, str]] = {
 
 
 def explanation(pool: str, decision: ScalingDecision) -> list[str]:
-    """Return the lines that explain a decision about a pool."""
-    lines = [f"{pool} is to have {_replicas(decision.target)}: {REASONS[decision.reason]}."]
+    """Return the lines that explain a decision about a pool, or about a role by its `role_key`."""
+    role = role_of_key(pool)
+    word = "replica" if role is None else "process"
+    lines = [f"{pool} is to have {_count(decision.target, word)}: {REASONS[decision.reason]}."]
     lines.append(f"Decided at {_time(decision.at_s)}; {_now(decision)}")
     lines.append("")
-    lines += _terms(decision.need)
+    lines += _terms(decision.need) if role is None else _role_terms(decision.need, role)
     lines.append(f"  sum      {decision.need.exact:8.2f}  rounded up: {decision.needed}")
     lines.append("")
     lines.append(_bounds(decision))
     if decision.need.stale:
         names = ", ".join(decision.need.stale)
         lines.append(f"Older than 3 s, so their terms do not fall: {names}.")
-    lines += [_withheld(one) for one in decision.withheld]
-    lines += _changes(decision)
+    lines += [_withheld(one, word) for one in decision.withheld]
+    lines += _changes(decision) if role is None else _role_changes(decision)
     if decision.alert:
         lines.append(f"Alert: {decision.alert}")
     return lines
@@ -87,10 +96,27 @@ def _bounds(decision: ScalingDecision) -> str:
     return f"Bounds: {bounds.min_replicas} to {bounds.max_replicas}{schedule}."
 
 
-def _withheld(one: Withheld) -> str:
+def _role_terms(need: ReplicaNeed, role: Role) -> Iterator[str]:
+    """Say the two terms that a role has, in the unit of its work."""
+    given, unit, rate = need.inputs, ROLE_UNITS[role], need.replica_tokens_per_s
+    delay = ", and late event loops" if role is Role.API else ""
+    yield (
+        f"  load     {need.online:8.2f}  the most of: {given.arrivals_per_s:,.0f} {unit}/s / "
+        f"{rate:,.0f} {unit}/s of a process, cores in use / {BUSY_MAX:g}{delay}"
+    )
+    yield (
+        f"  waiting  {need.waiting:8.2f}  {given.backlog_tokens:,.0f} {unit} wait / "
+        f"({rate:,.0f}/s × {given.drain_s:,g} s)"
+    )
+    if role in ROLE_PARTITIONS and given.arrivals_per_s > 0:
+        lag_s = given.backlog_tokens / given.arrivals_per_s
+        yield f"           the group is {lag_s:,.1f} s behind at its rate"
+
+
+def _withheld(one: Withheld, word: str) -> str:
     if one.standby:
         return f"Not done: a warm pool of {one.replicas}, because {REASONS[one.reason]}."
-    return f"Not done: {_replicas(one.replicas)}, because {_because(one.reason)}."
+    return f"Not done: {_count(one.replicas, word)}, because {_because(one.reason)}."
 
 
 def _because(reason: Reason) -> str:
@@ -109,6 +135,14 @@ def _changes(decision: ScalingDecision) -> Iterator[str]:
         yield f"To sleep in the warm pool: {decision.standby}."
 
 
+def _role_changes(decision: ScalingDecision) -> Iterator[str]:
+    """Say how many processes come or go: the platform chooses which."""
+    if decision.additions:
+        yield f"Added: {len(decision.additions)}."
+    if decision.removals:
+        yield f"Removed: {len(decision.removals)}."
+
+
 def _kind(one: Addition) -> str:
     parts = [
         one.gpu_type or "a device that the policy does not describe",
@@ -120,8 +154,9 @@ def _kind(one: Addition) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _replicas(count: int) -> str:
-    return "1 replica" if count == 1 else f"{count} replicas"
+def _count(count: int, word: str) -> str:
+    plural = f"{word}es" if word.endswith("s") else f"{word}s"
+    return f"{count} {word if count == 1 else plural}"
 
 
 def _time(at_s: float) -> str:

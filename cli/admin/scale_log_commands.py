@@ -41,7 +41,7 @@ _HISTORY_HEADERS: Final = (
     "time", "replicas", "need", "reason", "added", "removed", "applied", "withheld",
 )  # fmt: skip
 
-PoolArgument = Annotated[str, typer.Argument(help="The name of a pool.")]
+PoolArgument = Annotated[str, typer.Argument(help="The name of a pool, or role:NAME.")]
 ReasonOption = Annotated[str, typer.Option(help="Why, for whoever reads the status.")]
 UntilOption = Annotated[
     str | None,
@@ -50,13 +50,13 @@ UntilOption = Annotated[
 
 
 class OverrideRefusedError(CommandError):
-    """The order is not within the bounds of the pool, or its time is over."""
+    """The order is not within the bounds of the pool or role, or its time is over."""
 
     exit_code = ExitCode.USAGE
 
 
 def status(data: DataOption = None, output_format: FormatOption = OutputFormat.TABLE) -> None:
-    """Show for each pool what was decided last, and what an operator ordered.
+    """Show for each pool and role what was decided last, and what an operator ordered.
 
     A record that is older than 15 s is silent: no autoscaler runs, and replicas stay as they are.
     """
@@ -79,7 +79,7 @@ def explain(
     data: DataOption = None,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Say why a pool is to have so many replicas: each term, the bounds, what was not done.
+    """Say why a pool has so many replicas, or a role processes: terms, bounds, what was not done.
 
     Exit code 3: the log has no decision about the pool.
     """
@@ -114,7 +114,7 @@ def history(
     data: DataOption = None,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List the decisions about a pool, the oldest first; the log keeps 30 days."""
+    """List the decisions about a pool or role, the oldest first; the log keeps 30 days."""
     since_s = parse_instant(since, time.time())
     entries = read_history(kafka_settings(data), pool, since_s, limit)
     decided = [(one, decision_of(one.decision, pool)) for one in entries]
@@ -133,7 +133,7 @@ def pause(
     data: DataOption = None,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Keep the replicas of a pool as they are until the time, or until `resume`."""
+    """Keep the replicas of a pool or role as they are until the time, or until `resume`."""
     order = ScalingOverride(pool=pool, mode="paused", reason=reason)
     _order(order, until, data, output_format)
 
@@ -146,7 +146,7 @@ def set_replicas(
     data: DataOption = None,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Give a pool a number of replicas until the time, or until `resume`."""
+    """Give a pool or role a number of replicas until the time, or until `resume`."""
     order = ScalingOverride(pool=pool, mode="set", replicas=replicas, reason=reason)
     _order(order, until, data, output_format)
 
@@ -157,7 +157,7 @@ def resume(
     data: DataOption = None,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Let the policy decide about a pool again."""
+    """Let the policy decide about a pool or role again."""
     order = ScalingOverride(pool=pool, mode="", reason=reason)
     _order(order, None, data, output_format)
 
@@ -176,7 +176,7 @@ def checked_override(
         bounds = decision_of(record.decision, override.pool).bounds
         if not bounds.min_replicas <= override.replicas <= bounds.max_replicas:
             raise OverrideRefusedError(
-                f"{override.replicas} is not within the bounds of the pool {override.pool!r} now: "
+                f"{override.replicas} is not within the bounds of {override.pool!r} now: "
                 f"{bounds.min_replicas} to {bounds.max_replicas}."
             )
     return override

@@ -144,7 +144,7 @@ def test_orders_are_written_and_those_out_of_bounds_are_not(
     refused = scale(kafka, "set", POOL, "10")
     assert refused.exit_code == ExitCode.USAGE
     assert refused.stderr.splitlines() == [
-        "millrace: 10 is not within the bounds of the pool 'chat' now: 1 to 9."
+        "millrace: 10 is not within the bounds of 'chat' now: 1 to 9."
     ]
     assert scale(kafka, "pause", POOL).exit_code == ExitCode.OK
     paused = read_scaling(kafka).override(POOL, now_s)

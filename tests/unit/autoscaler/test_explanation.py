@@ -5,6 +5,14 @@ from typing import get_args
 from msgspec.structs import replace
 
 from autoscaler.policy.explanation import REASONS, explanation
+from autoscaler.policy.role_need import (
+    Role,
+    RoleProcess,
+    RoleRules,
+    RoleSignals,
+    decide_role,
+    role_key,
+)
 from autoscaler.policy.scaling_decision import Reason
 from autoscaler.policy.scaling_history import first_history
 from autoscaler.policy.scaling_step import decide
@@ -73,3 +81,23 @@ def test_stale_inputs_and_an_alert_are_said() -> None:
 
     assert "Older than 3 s, so their terms do not fall: bulk." in lines
     assert lines[-1] == "Alert: Something."
+
+
+def test_a_role_is_explained_in_processes_and_the_unit_of_its_work() -> None:
+    rules = RoleRules(role=Role.RESULTS_WRITER, max_replicas=2, target_per_s=100.0)
+    process = RoleProcess(process_id="member-0", work_per_s=50.0)
+    signals = RoleSignals(processes=(process,), waiting=2_400.0)
+    decision, _ = decide_role(rules, signals, first_history(NOW_S, 1), NOW_S)
+    lines = explanation(role_key(Role.RESULTS_WRITER), decision)
+
+    assert lines[0] == "role:results-writer is to have 2 processes: the maximum decided."
+    assert lines[3:7] == [
+        "  load         0.50  the most of: 50 records/s / 100 records/s of a process, cores in use "
+        "/ 0.7",
+        "  waiting      2.40  2,400 records wait / (100/s × 10 s)",
+        "           the group is 48.0 s behind at its rate",
+        "  sum          2.90  rounded up: 3",
+    ]
+    assert "Not done: 3 processes, because the maximum holds." in lines
+    assert lines[-1] == "Added: 1."
+    assert not [line for line in lines if "token" in line]
