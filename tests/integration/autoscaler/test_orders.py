@@ -1,10 +1,9 @@
 """Goal: over a real broker work leads to an order, and a successor orders with a higher epoch."""
 
 import asyncio
-import gc
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from autoscaler.autoscaler_role import run_autoscaler
 from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.settings import AutoscalerSettings
 from core.clock import SystemClock
-from core.runtime import metrics
 from tests.support.autoscaler_world import L4, POOL, bulk_of
 from tests.support.memory_actuator import MemoryActuator
 from tests.support.until import until_true
@@ -48,17 +46,6 @@ class OneActuator(ActuatorsInForce):
     @property
     def actuators(self) -> Mapping[str, Actuator]:
         return {EMBEDDED: self.actuator}
-
-
-@pytest.fixture
-def role_state() -> Iterator[None]:
-    """The role reports that it is ready in this process, and tunes its garbage collector."""
-    thresholds = gc.get_threshold()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*thresholds)
-    metrics.ROLE_READY.set(0)
-    metrics.IS_READY.clear()
 
 
 @pytest.mark.usefixtures("role_state")
