@@ -62,7 +62,7 @@ class RoleLoad(Record, frozen=True):
     process_id: str
     at_s: float
     work_per_s: float  # requests, bytes or items, see `docs/autoscaling.md`
-    waiting: float = 0.0  # of the same unit
+    waiting: float = 0.0  # of the same unit; of intake, that of the whole installation
     busy: float = 0.0  # part of a core that the process used, 0 to 1
     loop_lag_s: float = 0.0  # how late the event loop runs callbacks, p95 of the last second
 

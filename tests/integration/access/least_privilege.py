@@ -70,6 +70,16 @@ DATABASE_USERS = {
     "webhooks": "millrace_webhooks",
 }
 PASSWORD = "of-one-role's"
+POLICIES = """
+[defaults]
+mode = "observe"
+[roles.batcher]
+mode = "observe"
+target_per_s = 1
+[roles.results-writer]
+mode = "observe"
+target_per_s = 1
+"""
 USERS_SCRIPT = Path(__file__).parents[3] / "deploy" / "postgres_users.sh"
 
 
@@ -235,7 +245,7 @@ def running_installation(data: Path, env: Mapping[str, str]) -> Iterator[Install
         }
         supervisor.start([role_child("gpu", "gpu-consumer", replica)])
         policies = data / "scaling.toml"
-        policies.write_text('[defaults]\nmode = "observe"\n')
+        policies.write_text(POLICIES)
         scaling = {
             **shared_env(kafka.bootstrap_servers, "", data, {}),
             **kafka_env(kafka, "autoscaler"),
