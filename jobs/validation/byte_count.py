@@ -16,7 +16,7 @@ class ByteCount:
         with self._lock:
             self._count += count
 
-    def take(self) -> int:
+    def take_count(self) -> int:
         """Return the bytes since the last call."""
         with self._lock:
             count, self._count = self._count, 0

@@ -48,7 +48,7 @@ class ValidationLoadPublisher:
         """Publish the load since the last time. Raises DeliveryError, DATABASE_UNAVAILABLE."""
         with self._engine.begin() as connection:
             waiting = waiting_bytes(connection)
-        load, validated = self._meter.read(), self._validated.take()
+        load, validated = self._meter.read(), self._validated.take_count()
         if load.seconds <= 0 or not self._sender.has_space(BACKLOG.name, 0):
             return  # a newer one follows
         record = RoleLoad(
