@@ -40,7 +40,7 @@ async def run_autoscaler(
     KEDA's scaler in this process serves the decisions of every owner.
     """
     clock = clock or SystemClock()
-    loop = asyncio.get_running_loop()
+    loop, wait_s = asyncio.get_running_loop(), settings.kafka_wait_s
     producer = RecordProducer(kafka, client_id=process_id, linger_ms=1, waits_for_partitions=True)
     store: SignalStore
 
@@ -51,26 +51,10 @@ async def run_autoscaler(
         elif not loop.is_closed():
             loop.call_soon_threadsafe(lambda: store.record(records, clock.wall_s()))
 
-    inputs = TopicInputs(
-        kafka,
-        client_id=process_id,
-        unavailable_s_max=settings.kafka_wait_s,
-        on_records=receive,
-    )
+    inputs = TopicInputs(kafka, client_id=process_id, unavailable_s_max=wait_s, on_records=receive)
     store = SignalStore(inputs.is_readable)
-    owner = Owner(
-        kafka,
-        producer,
-        owner_id=process_id,
-        clock=clock,
-        unavailable_s_max=settings.kafka_wait_s,
-    )
-
-    def scaled_roles() -> set[Role]:
-        is_owner = owner.epoch is not None
-        return {Role(name) for name in actuators.policies.roles} if is_owner else set()
-
-    lags = GroupLags(group_reader(TopicAdmin(kafka), clock), scaled_roles, clock.monotonic_s)
+    owner = Owner(kafka, producer, owner_id=process_id, clock=clock, unavailable_s_max=wait_s)
+    lags = _group_lags(kafka, owner, actuators, clock)
     decisions = DecisionLoop(
         LoopDeps(
             owner=owner,
@@ -103,6 +87,18 @@ async def run_autoscaler(
         await asyncio.to_thread(inputs.stop)
         await actuators.close()
         await asyncio.to_thread(producer.close)
+
+
+def _group_lags(
+    kafka: KafkaSettings, owner: Owner, actuators: ActuatorsInForce, clock: Clock
+) -> GroupLags:
+    """Return the reader of the groups of scaled roles; only the owner reads."""
+
+    def scaled_roles() -> set[Role]:
+        is_owner = owner.epoch is not None
+        return {Role(name) for name in actuators.policies.roles} if is_owner else set()
+
+    return GroupLags(group_reader(TopicAdmin(kafka), clock), scaled_roles, clock.monotonic_s)
 
 
 async def _watch(
