@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -42,6 +43,7 @@ _CONCURRENT_MAX: Final = 4
 """Commands at a time; others wait within their own limit."""
 
 
+_BUFFER_BYTES: Final = 64 * 1024
 _END_S: Final = 0.5  # for a killed process to be reaped
 
 
@@ -86,8 +88,11 @@ class CommandActuator:
 
     async def _run(self, message: bytes) -> tuple[bytes, int]:
         """Return output and exit code. Ends the whole process group of the command."""
+        loop = asyncio.get_running_loop()
         try:
-            process = await asyncio.create_subprocess_exec(
+            # As `create_subprocess_exec`, which gives no way to close the transport.
+            transport, protocol = await loop.subprocess_exec(
+                lambda: SubprocessStreamProtocol(limit=_BUFFER_BYTES, loop=loop),
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -97,6 +102,7 @@ class CommandActuator:
             )
         except (OSError, ValueError):  # ValueError: a null byte in an argument
             raise ActuatorError("The command cannot be started.") from None
+        process = Process(transport, protocol, loop)
         try:
             _, output = await asyncio.gather(_send(process, message), _read(process))
             return output, await process.wait()
@@ -104,8 +110,11 @@ class CommandActuator:
             # Also after a cancellation: children of the command would go on changing replicas.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(TimeoutError):  # a process that left the group has the pipe
-                await asyncio.wait_for(process.wait(), _END_S)
+            try:
+                with contextlib.suppress(TimeoutError):  # one that left the group has the pipe
+                    await asyncio.wait_for(process.wait(), _END_S)
+            finally:
+                transport.close()
 
 
 async def _send(process: asyncio.subprocess.Process, message: bytes) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -174,9 +175,11 @@ async def test_the_children_of_a_command_end_with_it(tmp_path: Path) -> None:
         f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
         "child.wait()\n"
     )
-    actuator = script(text, 3.0, {"PATH": os.environ["PATH"]})
-    with pytest.raises(ActuatorTimeoutError):
-        await actuator.apply(ORDER)
+    call = asyncio.create_task(script(text, env={"PATH": os.environ["PATH"]}).apply(ORDER))
+    await until_true(lambda: note.exists() and note.read_text())
+    call.cancel()  # as a timeout does, whenever the child has started
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
     def has_ended() -> bool:
         try:
@@ -186,6 +189,39 @@ async def test_the_children_of_a_command_end_with_it(tmp_path: Path) -> None:
         return state.rpartition(")")[2].split()[0] == "Z"
 
     await until_true(has_ended)
+
+
+async def test_a_command_that_hangs_is_given_up() -> None:
+    with pytest.raises(ActuatorTimeoutError):
+        await script("import time; time.sleep(3600)", 0.5).apply(ORDER)
+
+
+async def test_the_pipes_of_a_command_are_closed_although_a_process_keeps_them(
+    tmp_path: Path,
+) -> None:
+    """A process that left the group keeps the output open; this process must not."""
+
+    def pipes() -> int:
+        links = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+        return sum(link.startswith(("pipe:", "socket:")) for link in links)
+
+    before, note = pipes(), tmp_path / "child"
+    text = (
+        "import subprocess, pathlib\n"
+        "child = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+        f"pathlib.Path({str(note)!r}).write_text(str(child.pid))\n"
+        "child.wait()\n"
+    )
+    call = asyncio.create_task(script(text, env={"PATH": os.environ["PATH"]}).apply(ORDER))
+    await until_true(lambda: note.exists() and note.read_text())
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    try:
+        await until_true(lambda: pipes() <= before)
+    finally:
+        os.kill(int(note.read_text()), signal.SIGKILL)
 
 
 async def test_a_caller_that_is_cancelled_ends_the_command(tmp_path: Path) -> None:
