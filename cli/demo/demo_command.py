@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from cli.api_client import connect
+from cli.demo.autoscale_demo import autoscale_demo
 from cli.demo.demo_jobs import (
     CHATTER,
     EMBEDDER,
@@ -43,6 +44,14 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder of the input and output files; it persists.")
     ] = DEFAULT_OUT,
+    autoscale: Annotated[
+        bool,
+        typer.Option(
+            "--autoscale",
+            help="Show scaling instead, in two minutes: a pool of simulated replicas wakes from "
+            "zero, grows and sleeps again. Writes OUT/scaling.svg.",
+        ),
+    ] = False,
 ) -> None:
     """Run real jobs once on this machine and check their results.
 
@@ -50,13 +59,16 @@ def demo(
     docstrings of Python's standard library with MiniLM, chats with a tiny Llama of random weights,
     checks that every request has exactly one answer, searches the library by meaning, and stops
     everything. Exit code 1: a check failed; the logs are then in OUT/logs.
+
+    With --autoscale the checks are that each item and call has one answer and that the pool is
+    back at zero.
     """
     if named := external_service_variables(os.environ):
         raise SettingsError(f"unset {named}: the demo starts its own services")
     # SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the stack is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     treat_sighup_as_sigterm()
-    if not _demo(texts, prompts, out):
+    if not (autoscale_demo(out) if autoscale else _demo(texts, prompts, out)):
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -68,7 +80,10 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
         EMBEDDER: minilm_path(),
         CHATTER: ensure_tiny_llama(cache_dir(os.environ) / "models" / CHATTER),
     }
-    with demo_stack(models, out / "logs") as stack:
+    engine = ["--engine", "vllm"]
+    for name, path in models.items():
+        engine += ["--model", f"{name}={path}"]
+    with demo_stack(engine, out / "logs") as stack:
         try:
             console.print("Starting Kafka, Postgres, every role and two vLLM engines on the CPU …")
             documented = collect_docstrings(standard_library(), text_count)

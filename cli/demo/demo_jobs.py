@@ -112,7 +112,7 @@ def write_requests(
             file.write(msgspec.json.encode(line) + b"\n")
 
 
-def run_job(client: Client, job: DemoJob, out: Path) -> FinishedJob:
+def run_job(client: Client, job: DemoJob, out: Path, *, quiet: bool = False) -> FinishedJob:
     """Upload, create, watch and download a job with the official client.
 
     Raises StackTimeoutError, and the errors of the client.
@@ -124,7 +124,7 @@ def run_job(client: Client, job: DemoJob, out: Path) -> FinishedJob:
         uploaded = client.files.create(file=(files.requests.name, content), purpose="batch")
     parameters: dict[str, Any] = {"endpoint": job.endpoint, "completion_window": "24h"}
     batch = client.batches.create(input_file_id=uploaded.id, **parameters)
-    with JobDisplay(job.name) as display:
+    with JobDisplay(job.name, quiet=quiet) as display:
 
         def show(current: Batch) -> None:
             nonlocal first_result_at_s

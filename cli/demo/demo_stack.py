@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,11 +30,12 @@ _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
 
 
 @contextmanager
-def demo_stack(models: Mapping[str, Path], failure_logs: Path) -> Iterator["StartingStack"]:
-    """Yield a starting stack; at the end its processes are stopped and its folder is removed.
+def demo_stack(options: Sequence[str], failure_logs: Path) -> Iterator["StartingStack"]:
+    """Yield a starting `millrace up` with these options.
 
-    When the block fails, or calls `keep_logs`, the logs are copied to `failure_logs`. When the
-    demo is killed, the kernel sends the stack SIGTERM.
+    At the end its processes are stopped and its folder is removed. When the block fails, or calls
+    `keep_logs`, the logs are copied to `failure_logs`. When the demo is killed, the kernel sends
+    the stack SIGTERM.
     """
     remove_stale_folders(Path(tempfile.gettempdir()), time.time())
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -42,9 +43,9 @@ def demo_stack(models: Mapping[str, Path], failure_logs: Path) -> Iterator["Star
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(os.close, _lock(folder, os.O_CREAT))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        process = spawn(_up(models, data), data / "logs")
+        process = spawn(_up(options, data), data / "logs")
         cleanup.callback(process.stop, STOP_S_MAX)
-        stack = StartingStack(process, data / "logs", failure_logs)
+        stack = StartingStack(process, data, failure_logs)
         try:
             yield stack
         except Exception:  # whatever the demo failed of: its logs tell, and it is raised again
@@ -87,9 +88,10 @@ def _lock(folder: Path, flags: int = 0) -> int:
 class StartingStack:
     """A stack that is starting."""
 
-    def __init__(self, process: ChildProcess, logs: Path, kept_logs: Path) -> None:
-        self._process, self._logs, self._kept_logs = process, logs, kept_logs
-        self._log = logs / f"{_NAME}.log"
+    def __init__(self, process: ChildProcess, data: Path, kept_logs: Path) -> None:
+        self.data = data
+        self._process, self._logs, self._kept_logs = process, data / "logs", kept_logs
+        self._log = self._logs / f"{_NAME}.log"
 
     def keep_logs(self) -> None:
         """Copy the logs of every role to the folder for failures."""
@@ -114,14 +116,11 @@ class StartingStack:
         return messages[-1].removeprefix(_MESSAGE_PREFIX).strip() if messages else ""
 
 
-def _up(models: Mapping[str, Path], data: Path) -> Child:
-    model_options = [
-        text for name, path in models.items() for text in ("--model", f"{name}={path}")
-    ]
-    options = ("--engine", "vllm", "--port", "0", "--data", str(data))
+def _up(options: Sequence[str], data: Path) -> Child:
+    own = ("--port", "0", "--data", str(data))
     return Child(
         name=_NAME,
-        argv=(sys.executable, "-m", "cli.main", "up", *options, *model_options),
+        argv=(sys.executable, "-m", "cli.main", "up", *own, *options),
         env={"PYTHONUNBUFFERED": "1"},
         parent_death_signal=signal.SIGTERM,  # then it stops its own children in order
     )

@@ -31,6 +31,7 @@ from cli.stack.processes.role_children import (
     DATABASE,
     KAFKA,
     MEMBERS_FOLDER,
+    SCALING_INPUT_ROLES,
     WEBHOOK_ROLES,
     WEIGHT_CACHE,
     refuse_reserved_variables,
@@ -49,6 +50,7 @@ from cli.stack.scaled_pools import (
     read_stack_policies,
     scaled_pools,
     socket_path,
+    unserved_tables,
 )
 from cli.stack.scaling_socket import ScalingSocket
 from cli.stack.served_models import ServedModel, require_distinct
@@ -109,6 +111,7 @@ class EmbeddedStack:
         self.url = ""
         self.key = ""
         self.scaled_pools: tuple[StackPool, ...] = ()  # from `start` on, with scaling policies
+        self.unserved_tables: tuple[str, ...] = ()  # of policies for pools of other stacks
 
     def __enter__(self) -> Self:
         """Lock the data folder. Raises DataFolderInUseError, SettingsError."""
@@ -142,6 +145,7 @@ class EmbeddedStack:
             policies = read_stack_policies(self._options.autoscale)
             pools = [model.pool for model in self._models]
             self.scaled_pools = scaled_pools(policies, pools, time.time())
+            self.unserved_tables = unserved_tables(policies, pools)
         ports = self._ports()
         with self._interruptible():
             services = self._prepare_services()
@@ -315,7 +319,10 @@ class EmbeddedStack:
 
     def _role_child(self, name: str, role: str, env: Mapping[str, str]) -> Child:
         members = self._temporary / "members" / name
-        return role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})
+        child = role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})
+        if self._options.autoscale is not None and role in SCALING_INPUT_ROLES:
+            return replace(child, niceness=0)
+        return child
 
     def _slots(self) -> range:
         """Return the numbers of the slots for replicas; none without scaling policies."""

@@ -65,6 +65,18 @@ def scaled_pools(policies: Policies, pools: Iterable[str], at_s: float) -> tuple
     return scaled
 
 
+def unserved_tables(policies: Policies, pools: Iterable[str]) -> tuple[str, ...]:
+    """Return the tables of pools, by name or pattern, that apply to no pool of the stack."""
+    served = tuple(pools)
+    return tuple(
+        table
+        for table in policies.pools
+        if not any(
+            pool.startswith(table[:-1]) if table.endswith("*") else pool == table for pool in served
+        )
+    )
+
+
 def autoscaler_env(data: Path, policy_file: Path) -> dict[str, str]:
     """Return the variables of the role `autoscaler` in the stack on `data`."""
     return {

@@ -211,6 +211,8 @@ def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
         stack.start()
         for pool in stack.scaled_pools:
             typer.echo(f"millrace: {pool.bounds_text()}", err=True)
+        for table in stack.unserved_tables:
+            typer.echo(f"millrace: no model of this stack has the pool {table}", err=True)
         if not should_stop():  # stopped during the start: not ready
             sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
             sys.stdout.flush()

@@ -77,6 +77,13 @@ _AUTOSCALED: Final = (
 _BULK_ROLES = frozenset({"intake", "batcher", "results-writer", "finaliser", "webhooks"})
 """Children that no online call waits for; they run at a lower priority."""
 _BULK_NICENESS = 10
+
+SCALING_INPUT_ROLES: Final = frozenset({"intake"})
+"""Bulk roles whose records the autoscaler needs each second; with it they run at normal priority.
+
+A backlog that is older than 3 s lowers nothing, and only its records wake a pool for a job.
+"""
+
 _ROLE_STAGE = 2
 _ROLE_STOP_S = 10.0
 _REPLICA_DRAIN_S = 45.0

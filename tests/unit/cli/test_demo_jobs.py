@@ -4,7 +4,7 @@ import base64
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -209,7 +209,7 @@ def test_standard_library_has_thousands_of_docstrings() -> None:
 def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the stack by a process that ends at once."""
 
-    def short_process(_models: Mapping[str, Path], _data: Path) -> Child:
+    def short_process(_options: Sequence[str], _data: Path) -> Child:
         return Child(name="up", argv=(sys.executable, "-c", "print('ready')"))
 
     monkeypatch.setattr(demo_stack, "_up", short_process)
@@ -220,13 +220,13 @@ def test_only_a_failure_or_a_request_keeps_the_logs(
     failure: Exception | None, tmp_path: Path
 ) -> None:
     logs = tmp_path / "logs"
-    with demo_stack.demo_stack({}, logs):
+    with demo_stack.demo_stack((), logs):
         pass
     assert not logs.exists()
 
     with (
         pytest.raises(type(failure)) if failure else contextlib.nullcontext(),
-        demo_stack.demo_stack({}, logs) as stack,
+        demo_stack.demo_stack((), logs) as stack,
     ):
         if failure:
             raise failure
@@ -252,7 +252,7 @@ def test_folder_of_a_killed_demo_is_removed(tmp_path: Path) -> None:
 
 def test_folder_of_a_running_demo_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with demo_stack.demo_stack({}, tmp_path / "logs"):
+    with demo_stack.demo_stack((), tmp_path / "logs"):
         (data,) = tmp_path.glob("millrace-demo-*")
         demo_stack.remove_stale_folders(tmp_path, time.time() + 120)
         assert data.exists()

@@ -15,7 +15,12 @@ from cli.main import app
 from cli.stack.embedded_stack import EmbeddedStack, StackOptions
 from cli.stack.processes.inherited_env import role_env
 from cli.stack.processes.role_children import refuse_reserved_variables
-from cli.stack.scaled_pools import autoscaler_env, read_stack_policies, scaled_pools
+from cli.stack.scaled_pools import (
+    autoscaler_env,
+    read_stack_policies,
+    scaled_pools,
+    unserved_tables,
+)
 from cli.stack.served_models import served_model
 from core.errors import SettingsError
 
@@ -176,3 +181,23 @@ def test_a_stack_waits_for_no_credit_of_a_pool_that_begins_empty(
     stack.scaled_pools = scaled_pools(policies, [model.pool for model in models], AT_S)
 
     assert {pool for pool, _ in stack._pool_classes()} == {"placed-simulated"}
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_intake_has_normal_priority_where_decisions_need_its_backlog(
+    policy_file: Path, tmp_path: Path, is_scaled: bool
+) -> None:
+    autoscale = policy_file if is_scaled else None
+    options = StackOptions(data=tmp_path / "data", port=0, models=(), autoscale=autoscale)
+    stack = EmbeddedStack(options, {}, lambda: False)
+
+    assert (stack._role_child("intake", "intake", {}).niceness == 0) == is_scaled
+    assert stack._role_child("batcher", "batcher", {}).niceness > 0
+
+
+def test_tables_of_pools_that_the_stack_has_not_are_told() -> None:
+    tables = "".join(f'[pools."{name}"]\n' for name in ("chat", "chat-*", "embed-*", "chat-b"))
+    policies = read_policies(tables.encode(), "scaling.toml")
+
+    assert unserved_tables(policies, ["chat-a", "embed-x"]) == ("chat", "chat-b")
+    assert unserved_tables(policies, []) == ("chat", "chat-*", "embed-*", "chat-b")
