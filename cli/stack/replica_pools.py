@@ -169,12 +169,17 @@ class ReplicaPools:
                 self._retire(pool, replica)
 
     def _mark_woken(self, pool: _Pool) -> None:
-        """Regard the oldest replicas in standby as awake while more are marked than ordered.
+        """Regard the oldest replicas in standby as awake while the order has more awake ones.
 
-        Only their next start reads the mark; they wake by the topic `scaling`.
+        An autoscaler wakes replicas before it adds others, so those that an order adds at an
+        unchanged `standby` refill the warm pool. Only the next start of a replica reads the mark;
+        it wakes by the topic `scaling`.
         """
         standby = [replica for replica in pool.replicas if replica.is_standby]
-        for replica in standby[: max(0, len(standby) - pool.order.standby)]:
+        awake = len(pool.replicas) - len(standby)
+        surplus = len(standby) - pool.order.standby
+        missing = pool.order.replicas - pool.order.standby - awake
+        for replica in standby[: max(0, surplus, missing)]:
             replica.is_standby = False
 
     def _pool(self, name: str) -> _Pool:

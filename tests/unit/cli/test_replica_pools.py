@@ -170,6 +170,20 @@ def test_kinds_are_changed_apart_and_reach_the_process() -> None:
     assert scaled.running() == ["replica-a-1", "replica-a-3"]
 
 
+def test_an_addition_at_an_unchanged_warm_pool_refills_it() -> None:
+    """The replica that slept is woken by the log; the new one takes its place."""
+    scaled = ScaledStack()
+    scaled.apply(1, standby=1)
+    scaled.apply(2, standby=1, sequence=2)
+
+    standby = [env.get("MILLRACE_GPU_STANDBY") for env in scaled.envs.values()]
+    assert standby == ["true", "true"]
+
+    scaled.apply(4, standby=1, sequence=3)  # one more is woken, one is added, one sleeps
+    standby = [env.get("MILLRACE_GPU_STANDBY") for env in scaled.envs.values()]
+    assert standby == ["true", "true", "true", None]
+
+
 def test_the_replicas_of_the_warm_pool_start_in_standby() -> None:
     scaled = ScaledStack()
     scaled.apply(3, standby=2)
