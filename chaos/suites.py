@@ -20,6 +20,7 @@ from chaos.drills import (
     postgres_loss,
     recovery,
     reexecution,
+    scaling,
     storm,
     zombies,
 )
@@ -79,6 +80,16 @@ def _pools(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
     )
     env = {**ROLES, "MILLRACE_ENGINE_SIMULATED_FAULTS": pool_isolation.FAULTS}
     return InstallationSpec(data=data, options=(*speed, *models), env=env)
+
+
+def _scaled(data: Path, _url: str, _skew_s: float) -> InstallationSpec:
+    """One host whose autoscaler starts and ends replicas of a simulated engine."""
+    speed = (
+        *("--simulated-latency-ms", str(scaling.LATENCY_MS)),
+        *("--simulated-concurrency", str(scaling.CONCURRENCY)),
+    )
+    policies = str(scaling.write_policies(data).absolute())
+    return InstallationSpec(data=data, options=(*speed, "--autoscale", policies))
 
 
 def _recorded(data: Path, url: str, _skew_s: float) -> InstallationSpec:
@@ -142,6 +153,11 @@ SUITES: Final = (
             DrillSpec("newcomers", newcomers.run, {"P15"}, rounds=(1, 1)),
             DrillSpec("pools", pool_isolation.run, {"P15"}, rounds=(1, 1)),
         ),
+    ),
+    Suite(
+        name="scaled",
+        build_spec=_scaled,
+        drills=(DrillSpec("scaling", scaling.run, {"P16"}, rounds=(1, 1)),),
     ),
     Suite(
         name="engine",
