@@ -28,7 +28,7 @@ from chaos.drills.scaling_measures import (
     measure_recoveries,
 )
 from chaos.errors import DrillError
-from chaos.faults.drain_killer import DrainKiller, running_replicas
+from chaos.faults.drain_killer import DELAY_S_MAX, DrainKiller, running_replicas
 from chaos.faults.processes import kill_service, send_signal
 from chaos.installations.autoscalers import Autoscalers, second_autoscaler
 from chaos.installations.scaling_relay import RelayFault, ScalingRelay
@@ -78,7 +78,7 @@ ZERO_S_MAX: Final = 60.0
 POLICY_ZERO_S_MAX: Final = 480.0
 """300 s, two steps of 30 s, and two minutes for a decision and drains."""
 
-JOB_ITEMS: Final = 60
+JOB_ITEMS: Final = 40
 JOB_PAUSE_S: Final = 3.0
 """A replica runs 32 items/s, so one holds against all clients."""
 
@@ -352,6 +352,7 @@ def _remove_until(scaled: Scaled, is_enough: Callable[[], bool]) -> None:
             what = "an operator's order"
             scaled.await_replicas(what, replicas, time.time())
             scaled.await_warm()
+        _pass(scaled, 2 * DELAY_S_MAX)  # the kills of this removal
     if not is_enough():
         raise DrillError("too few replicas drained for long enough to be killed")
 
