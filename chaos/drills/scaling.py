@@ -276,7 +276,11 @@ def _scaled(context: DrillContext) -> Iterator[Scaled]:
 
 
 def _wake(scaled: Scaled) -> None:
-    """Wait until the policy has started a replica for the first job. Raises DrillError."""
+    """Leave the pool to its policy until that has started a replica for the first job.
+
+    An earlier round on this installation may have left an operator's order. Raises DrillError.
+    """
+    scaled.set_replicas(None)
     started_s = time.monotonic()
     wait = scaled.autoscalers.wait
     wait(lambda: any(one.existing for one in scaled.watch.samples), TARGET_S_MAX, "a first replica")
