@@ -30,6 +30,7 @@ from gpu_consumers.model_start import prepared_engine, start_engine, warm_up_eng
 from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
+from gpu_consumers.replica import Replica
 from gpu_consumers.settings import HostSettings, ReplicaSettings
 from gpu_consumers.spot.notice_source import (
     ReadNotice,
@@ -125,28 +126,30 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             await asyncio.gather(start, processes.read_predecessors())
             await warm_up_engine(engine, engine_settings, loading, stop)
             await processes.rest(stop)
+            replica, closing = build_replica(
+                settings,
+                kafka,
+                engine,
+                objects,
+                prepare_body=body_preparation(engine_settings),
+                body_limits=body_limits,
+                silence_s_max=engine_settings.item_timeout_s + settings.engine_reaction_s,
+                host=processes.host,
+                served=warm_model(engine_settings, engine),
+                replica_id=replica_id,
+                state=state,
+            )
+            stack.enter_context(closing)
+            replica.read_demand()
+            # In standby all but its groups is ready: a call waits for what is left.
             if settings.standby and not await _joins(
-                settings, kafka, engine, state, replica_id=replica_id, stop=stop
+                settings, kafka, engine, replica, replica_id, stop=stop
             ):
                 return
-        replica, closing = build_replica(
-            settings,
-            kafka,
-            engine,
-            objects,
-            prepare_body=body_preparation(engine_settings),
-            body_limits=body_limits,
-            silence_s_max=engine_settings.item_timeout_s + settings.engine_reaction_s,
-            host=processes.host,
-            served=warm_model(engine_settings, engine),
-            replica_id=replica_id,
-            state=state,
-        )
-        with closing:
-            report_ready()
-            serving = processes.serving(engine.concurrency)
-            async with serving, exit_when_stuck(settings.stuck_s_max):
-                await replica.run(stop)
+        report_ready()
+        serving = processes.serving(engine.concurrency)
+        async with serving, exit_when_stuck(settings.stuck_s_max):
+            await replica.run(stop)
         if untrusted:
             raise untrusted[0]
 
@@ -166,19 +169,29 @@ async def _joins(
     settings: ReplicaSettings,
     kafka: KafkaSettings,
     engine: Engine,
-    state: PublishedState,
-    *,
+    replica: Replica,
     replica_id: str,
+    *,
     stop: threading.Event,
 ) -> bool:
     """Stay in standby; return whether to join the groups, rather than to end."""
-    state.set_lifecycle(Lifecycle.ASLEEP)
+    replica.state.set_lifecycle(Lifecycle.ASLEEP)
     report_ready()
     reason = await stand_by(
-        engine, kafka, pool=settings.pool, replica_id=replica_id, clock=SystemClock(), stop=stop
+        engine,
+        kafka,
+        pool=settings.pool,
+        replica_id=replica_id,
+        clock=SystemClock(),
+        stop=stop,
+        raise_failure=replica.raise_failure,
     )
-    state.set_lifecycle(Lifecycle.DRAINING if reason is None else Lifecycle.STARTING)
-    return reason is not None
+    if reason is None:
+        replica.state.set_lifecycle(Lifecycle.DRAINING)
+        replica.stop_reading()
+        return False
+    replica.state.set_lifecycle(Lifecycle.STARTING)
+    return True
 
 
 @contextlib.asynccontextmanager
@@ -217,7 +230,7 @@ async def _loading(
 ) -> AsyncIterator[LoadingState]:
     """Publish during the block that the replica starts, or sleeps.
 
-    It lasts until the replica is built, whose first record replaces those of the block.
+    It lasts until the replica runs, whose first record replaces those of the block.
     """
     producer = RecordProducer(kafka, client_id=f"{replica_id}-loading", linger_ms=0)
     version = engine.model_version or ""
@@ -228,7 +241,8 @@ async def _loading(
         async with loading.published():
             yield loading
     finally:
-        producer.close()
+        # Not awaited: it takes a while to close, and calls wait for the replica.
+        threading.Thread(target=producer.close, name="loading-close", daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from topics.records.records import Batch
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.05
+_JOINING_POLL_S = 0.01  # a poll that brings an assignment lasts until its end
 _COUNT_MAX = 50
 _UNKNOWN_END = sys.maxsize
 
@@ -52,14 +53,17 @@ class BatchConsumer:
         clock: Clock,
         keeps_calls: bool = False,
         should_rejoin: Callable[[bool], bool] = lambda _: False,
+        before_join: Callable[[], object] = lambda: None,
     ) -> None:
-        """`connect` creates the group member from callbacks for assigned and revoked partitions.
+        """`connect` creates the member from callbacks for assigned and revoked partitions.
+
+        `run` calls `before_join` and lets the member join.
 
         With `keeps_calls`, connection-bound calls run on when their partition moves, and their
         offsets are committed so that its next owner does not read them. `should_rejoin` gets
         whether this member has partitions, and returns whether to join the group again.
         """
-        self._should_rejoin = should_rejoin
+        self._should_rejoin, self._before_join = should_rejoin, before_join
         self._dead_letters = DeadLetterSender(producer)
         self._keeps_calls = keeps_calls
         self._stop_revoked: OnRevoke = lambda *_: None
@@ -103,14 +107,17 @@ class BatchConsumer:
         on_revoke: OnRevoke = lambda *_: None,
         on_pinned: OnPinned = lambda *_: None,
     ) -> None:
-        """Thread body: poll, deliver and commit until `stop`; then commit and leave the group.
+        """Thread body: join, poll, deliver and commit until `stop`; then commit and leave.
 
         Raises SchemaTooNewError, KafkaUnavailableError, DeliveryError: the process must end.
         """
         self._stop_revoked = on_revoke
+        self._before_join()
+        self._consumer.join()
         committed_s = self._clock.monotonic_s()
         while not stop.is_set():
-            records = self._consumer.poll(_COUNT_MAX, _POLL_S)
+            poll_s = _POLL_S if self._consumer.assigned else _JOINING_POLL_S
+            records = self._consumer.poll(_COUNT_MAX, poll_s)
             # Batchers may use a partition once its end is known: what they add then is new.
             if self._assignment_changed and self._fetch_end_offsets():
                 self._assignment_changed = False
@@ -225,6 +232,8 @@ class BatchConsumer:
             self._committed.pop(partition, None)
         self._generations |= dict.fromkeys(partitions, self._generation)
         self._assignment_changed = True
+        # Now, since no fetch of these partitions runs yet: a later request waits behind it.
+        self._fetch_end_offsets()
 
     def _on_revoke(self, partitions: list[Partition]) -> None:
         lost = self._consumer.is_assignment_lost

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from core.clock import Clock, SystemClock
 from core.runtime.supervised_tasks import SupervisedTasks
@@ -27,6 +27,12 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 _LOG = logging.getLogger(__name__)
 _LEAVE_S = 5.0
 _STOP_POLL_S = 0.1
+
+EARLIER_DEMAND_RECORDS: Final = 100
+"""Records of demand from before the start that are read: batchers write one a second or more."""
+
+EARLIER_DEMAND_S: Final = 2.0
+"""Age at the start from which they are ignored: they may be of batchers that have ended."""
 
 
 BackgroundWork = Callable[[], Coroutine[Any, Any, None]]
@@ -46,11 +52,40 @@ class Replica:
     state: PublishedState = field(default_factory=PublishedState)
     clock: Clock = field(default_factory=SystemClock)
     _stop_consumers: threading.Event = field(default_factory=threading.Event)
+    _demand_tail: TailReaderThread | None = None
+    _reads_demand_since_s: float = 0.0
 
     @property
     def in_flight(self) -> int:
         """Items of all classes that have arrived and not ended."""
         return sum(worker.capacity.in_flight for worker in self.workers)
+
+    def read_demand(self) -> None:
+        """Start to read what waits at batchers, so that the first grant needs no further record.
+
+        `run` does it, if it was not done before.
+        """
+        if self._demand_tail is None:
+            self._demand_tail = TailReaderThread(
+                self.demand,
+                partial(self.tasks.call_from_thread, self._apply_demand),
+                name="demand-tail",
+                on_failure=partial(self.tasks.call_from_thread, _raise),
+            )
+            self._reads_demand_since_s = self.clock.monotonic_s()
+            # The newest records too: the next ones may come after the first grant.
+            self._demand_tail.start_before_end(EARLIER_DEMAND_RECORDS)
+
+    def raise_failure(self) -> None:
+        """Raise what must end the process, before `run` does."""
+        for failure in (self.tasks.failed, *self.failures):
+            if failure.done():
+                failure.result()
+
+    def stop_reading(self) -> None:
+        """End what `read_demand` began, of a replica that does not run."""
+        if self._demand_tail is not None:
+            self._demand_tail.stop()
 
     async def run(self, stop: threading.Event) -> None:
         """Serve until `stop`; then finish what the grace period allows and requeue the rest.
@@ -61,6 +96,7 @@ class Replica:
         that run then are not committed, and are redelivered.
         """
         self._loop = asyncio.get_running_loop()
+        self.state.set_lifecycle(Lifecycle.WARM)
         background = [
             asyncio.create_task(work())
             for work in (
@@ -71,13 +107,9 @@ class Replica:
             )
         ]
         threads = [asyncio.create_task(asyncio.to_thread(self._consume, w)) for w in self.workers]
-        demand = TailReaderThread(
-            self.demand,
-            partial(self.tasks.call_from_thread, self._apply_demand),
-            name="demand-tail",
-            on_failure=partial(self.tasks.call_from_thread, _raise),
-        )
-        demand.start_at_end()
+        self.read_demand()
+        demand = self._demand_tail
+        assert demand is not None
         stopping = asyncio.create_task(_wait_for(stop))
         failures = [self.tasks.failed, *self.failures]
         running: list[asyncio.Future[None]] = [*failures, *background, *threads]
@@ -123,6 +155,10 @@ class Replica:
         worker.consumer.run(deliver, on_assignment, self._stop_consumers, on_revoke, on_pinned)
 
     def _apply_demand(self, records: list[ReceivedRecord]) -> None:
+        passed_s = self.clock.monotonic_s() - self._reads_demand_since_s
+        if passed_s < EARLIER_DEMAND_S:  # not for longer: clocks of hosts may differ
+            oldest_ms = 1000 * (self.clock.wall_s() - passed_s - EARLIER_DEMAND_S)
+            records = [record for record in records if record.appended_ms >= oldest_ms]
         for worker in self.workers:
             worker.capacity.apply_demand(records)
 

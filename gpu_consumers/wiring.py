@@ -94,12 +94,6 @@ def new_replica_state(settings: ReplicaSettings) -> PublishedState:
     return PublishedState(place=place, lifecycle=Lifecycle.STARTING)
 
 
-def _warm_state(state: PublishedState, engine: Engine) -> PublishedState:
-    state.engine_use = partial(use_of, engine)
-    state.set_lifecycle(Lifecycle.WARM)
-    return state
-
-
 def classes_of(settings: ReplicaSettings) -> tuple[str, ...]:
     """Return the job classes that a replica runs."""
     return JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
@@ -123,11 +117,12 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
 
     `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
     fails when bulk items run and none ends for `silence_s_max`. Without `host` it counts as
-    proven. `served` is the model, which is warm. `replica_id` and `state` are those that were
-    published while it was loaded.
+    proven. `served` is the model, which is loaded. `replica_id` and `state` are those that were
+    published meanwhile; `Replica.run` sets the state to warm.
     """
     loop = asyncio.get_running_loop()
-    state = _warm_state(state or new_replica_state(settings), engine)
+    state = state or new_replica_state(settings)
+    state.engine_use = partial(use_of, engine)
     replica_id = replica_id or new_replica_id(settings)
     clock, closing = SystemClock(), contextlib.ExitStack()
     producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True)
@@ -232,7 +227,7 @@ def _replica(
 def _bulk_worker(
     shared: _SharedDeps, capacity: CapacityPublisher, liveness: BatchLiveness
 ) -> BulkWorker:
-    """Return the worker of class bulk, whose consumer has joined its group."""
+    """Return the worker of class bulk, whose consumer joins its group when it runs."""
     lock = SharedExclusiveLock()
     execution = BatchExecution(
         engine=shared.engine,
@@ -271,7 +266,7 @@ def _online_worker(
 ) -> tuple[OnlineWorker, ReplyPublisher]:
     """Return the worker of class interactive, and the publisher that fails when it loses a reply.
 
-    The tail reader of callers has started and the consumer has joined its group, in this order.
+    The tail reader of callers has started; the consumer joins its group later, when it runs.
     """
     # A producer of its own, without linger: a token must not wait for outcomes of bulk items.
     reply_producer = RecordProducer(
@@ -335,7 +330,10 @@ def _online_worker(
 
 
 def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
-    """Return the reader of one class, which has joined its group."""
+    """Return the reader of one class, which joins its group when it runs.
+
+    Partitions are added now, and again before it joins: a replica in standby may join much later.
+    """
     settings, is_online = shared.settings, job_class == "interactive"
     add = partial(add_partitions, shared.admin, settings.pool, job_class)
     add(joining=1)
@@ -349,6 +347,7 @@ def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
             client_id=f"{shared.replica_id}-{job_class}",
             on_assign=on_assign,
             on_revoke=on_revoke,
+            joins=False,
         )
 
     return BatchConsumer(
@@ -359,6 +358,7 @@ def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
         clock=shared.clock,
         keeps_calls=is_online,
         should_rejoin=requests.should_rejoin,
+        before_join=partial(add, joining=1),
     )
 
 

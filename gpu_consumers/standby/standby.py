@@ -1,9 +1,10 @@
 """Keeps a replica in standby until it is needed: its engine sleeps, and it reads `scaling`."""
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from core.clock import Clock
@@ -22,8 +23,8 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
 
-_CHECK_S: Final = 0.05
-"""Time between two looks at the orders and at the signal to stop."""
+_CHECK_S: Final = 0.1
+"""Time between two looks at the signal to stop. Orders are followed at once."""
 
 _POLL_S: Final = 0.1
 _UNAVAILABLE_S_MAX: Final = float("inf")  # the orders then count as silent, and the replica joins
@@ -51,7 +52,7 @@ def apply_records(
             _LOG.warning("a record of scaling is unreadable", extra={"offset": record.offset})
 
 
-async def stand_by(
+async def stand_by(  # noqa: PLR0913  each one is a part of the replica
     engine: Engine,
     kafka: KafkaSettings,
     *,
@@ -59,17 +60,22 @@ async def stand_by(
     replica_id: str,
     clock: Clock,
     stop: threading.Event,
+    raise_failure: Callable[[], None] = lambda: None,
 ) -> JoinReason | None:
     """Return when the replica is to join its groups, its engine awake; None once `stop` is set.
 
-    The engine sleeps meanwhile if it can. Raises EngineDeadError, SchemaTooNewError.
+    The engine sleeps meanwhile if it can. Raises EngineDeadError, SchemaTooNewError, and what
+    `raise_failure` raises: the failure of a part of the replica that runs in standby, too.
     """
     orders = StandbyOrders(pool, replica_id, clock.monotonic_s())
-    lock = threading.Lock()
+    lock, loop, has_news = threading.Lock(), asyncio.get_running_loop(), asyncio.Event()
 
     def handle(records: list[ReceivedRecord]) -> None:
         with lock:
             apply_records(orders, records, now_s=clock.monotonic_s())
+        if records:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(has_news.set)
 
     reader = TopicTailReader(kafka, SCALING, client_id=f"{replica_id}-scaling")
     tail = TailReaderThread(
@@ -87,8 +93,12 @@ async def stand_by(
     try:
         reason = None
         while reason is None and not stop.is_set():
-            await asyncio.sleep(_CHECK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_S):
+                    await has_news.wait()
+            has_news.clear()
             tail.raise_failure()
+            raise_failure()
             with lock:
                 reason = orders.join_reason(now_s=clock.monotonic_s())
     finally:

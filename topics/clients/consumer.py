@@ -44,8 +44,11 @@ class GroupConsumer:
         on_revoke: Callable[[list[Partition]], None],
         fetch_bytes_min: int = 1,
         fetch_wait_s: float = _FETCH_WAIT_S,
+        joins: bool = True,
     ) -> None:
-        """Join `group`. Both callbacks run inside `poll`; drop the work of revoked partitions.
+        """Join `group`; without `joins` only connect, and join by `join`.
+
+        Both callbacks run inside `poll`; drop the work of revoked partitions.
 
         A broker answers a fetch when it has `fetch_bytes_min`, or after `fetch_wait_s`. The fetch
         of a new partition waits behind a fetch in progress.
@@ -86,7 +89,8 @@ class GroupConsumer:
             self._consumer, names, has_error_events=has_error_events
         )
         self._names = names
-        self._subscribe()
+        if joins:
+            self.join()
 
     @property
     def assigned(self) -> frozenset[Partition]:
@@ -110,13 +114,19 @@ class GroupConsumer:
         self._missing.check(messages)
         return received_records(messages, self._prefix)
 
+    def join(self) -> None:
+        """Join the group, if the constructor has not."""
+        self._consumer.subscribe(
+            self._names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
+        )
+
     def rejoin(self) -> None:
         """Leave the group and join it again, so that its leader sees new partitions.
 
         For a member without partitions: others keep theirs meanwhile.
         """
         self._consumer.unsubscribe()
-        self._subscribe()
+        self.join()
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         """Commit the offset after the last finished record, for partitions that are assigned.
@@ -192,11 +202,6 @@ class GroupConsumer:
         self._consumer.close()
         self._unreadable.observe(())
         self._membership.clear()
-
-    def _subscribe(self) -> None:
-        self._consumer.subscribe(
-            self._names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
-        )
 
     def _observe_lag(self) -> None:
         behind = dict.fromkeys(self._topics, 0)
