@@ -20,7 +20,7 @@ from core.runtime.role_lifecycle import report_ready
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.records import Record
-from topics.records.scaling import PoolScaling
+from topics.records.scaling import PoolScaling, WakeRequest
 from topics.settings import KafkaSettings
 
 ROLE: Final = "autoscaler"
@@ -49,7 +49,13 @@ async def run_autoscaler(
         if decided and not loop.is_closed():
             loop.call_soon_threadsafe(_restore_all, actuators.values, decided)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: store.record(records, clock.wall_s()))
+            loop.call_soon_threadsafe(record, records)
+
+    def record(records: list[Record]) -> None:
+        store.record(records, clock.wall_s())
+        for one in records:
+            if isinstance(one, WakeRequest):
+                decisions.note_work(one.pool)
 
     inputs = TopicInputs(kafka, client_id=process_id, unavailable_s_max=wait_s, on_records=receive)
     store = SignalStore(inputs.is_readable)

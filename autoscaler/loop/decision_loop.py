@@ -1,6 +1,7 @@
 """Decides over every pool while this process is the owner. On an event loop."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
@@ -35,6 +36,9 @@ POOLS_MAX: Final = 1_000
 
 WARM_UP_S: Final = 3.0
 """Time for which a process reads before its first decision: publishers repeat each second."""
+
+EARLY_INTERVAL_S: Final = 0.1
+"""Least time between two decisions, of which the second is early."""
 
 ACTUATOR_MISSING: Final = "actuator_missing"
 """Failure of an order whose actuator the settings do not have."""
@@ -95,18 +99,46 @@ class DecisionLoop:
         self._decided_s = 0.0
         self._rules: dict[str, ScalingRules | None] = {}
         self._rules_of: Policies | None = None
+        self._wake = asyncio.Event()
+        self._woken: set[str] = set()  # pools that made a decision early
         self.sender = OrderSender(deps.clock.monotonic_s, self._note_failure, deps.owner.abandon)
 
     async def run(self, stop: threading.Event, interval_s: float) -> None:
-        """Decide each `interval_s` until `stop`."""
+        """Decide each `interval_s`, and soon after work of an empty pool, until `stop`."""
+        clock = self._deps.clock
         while not stop.is_set():
-            started_s = self._deps.clock.monotonic_s()
+            started_s = clock.monotonic_s()
             await self.run_once()
-            left_s = started_s + interval_s - self._deps.clock.monotonic_s()
-            while left_s > 0 and not stop.is_set():
-                await asyncio.sleep(min(left_s, 0.1))
-                left_s = started_s + interval_s - self._deps.clock.monotonic_s()
+            while not stop.is_set():
+                passed_s = clock.monotonic_s() - started_s
+                if passed_s >= interval_s:
+                    self._woken.clear()
+                    break
+                if self._wake.is_set() and passed_s >= EARLY_INTERVAL_S:
+                    break
+                await self._wait(min(interval_s - passed_s, EARLY_INTERVAL_S))
+            self._wake.clear()
         await self.sender.drop_all()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for so long, or until the first work of an empty pool."""
+        if self._wake.is_set():
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    def note_work(self, pool: str) -> None:
+        """Decide soon if a pool that is to have no replica gets work: a call waits for it.
+
+        Each pool does so once until the next regular decision.
+        """
+        state = self._pools.get(pool)
+        has_target = state is not None and state.history is not None and state.history.target > 0
+        if not has_target and pool not in self._woken and len(self._woken) < POOLS_MAX:
+            self._woken.add(pool)
+            self._wake.set()
 
     async def run_once(self) -> None:
         """Decide over all pools, if this process is the owner and has read for `WARM_UP_S`."""

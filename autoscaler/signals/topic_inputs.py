@@ -18,6 +18,7 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 _LOG = logging.getLogger(__name__)
 _TOPICS: Final = (CAPACITY, DEMAND, BACKLOG, SCALING)
 _POLL_INTERVAL_S: Final = 0.2  # decisions are made each second
+_BACKLOG_INTERVAL_S: Final = 0.02  # few records, and calls wait for a decision about theirs
 
 
 class TopicInputs:
@@ -40,7 +41,7 @@ class TopicInputs:
                     topic,
                     client_id=f"{client_id}-{topic.name}",
                     reset_to_earliest=False,
-                    poll_interval_s=_POLL_INTERVAL_S,
+                    poll_interval_s=_BACKLOG_INTERVAL_S if topic is BACKLOG else _POLL_INTERVAL_S,
                 ),
                 self._reads(topic),
                 name=f"{topic.name}-tail",

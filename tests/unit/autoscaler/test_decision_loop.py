@@ -1,5 +1,7 @@
 """Goal: records in, orders out, also after a takeover, a fence, stale inputs, in each mode."""
 
+import asyncio
+import threading
 import time
 from typing import Any
 
@@ -7,6 +9,7 @@ import msgspec
 import pytest
 
 from autoscaler.actuators.actuator import ActuatorDeniedError, PoolOrder
+from autoscaler.loop.decision_loop import EARLY_INTERVAL_S
 from autoscaler.metrics import DROPPED
 from tests.support.autoscaler_world import (
     L4,
@@ -344,3 +347,28 @@ async def test_64_pools_with_10000_replicas_are_decided_in_time() -> None:
 
     assert len(world.live) > 10_000
     assert elapsed_s < 1.0
+
+
+async def test_the_first_work_of_an_empty_pool_is_decided_before_the_interval_ends() -> None:
+    ordered = asyncio.Event()
+
+    class Telling(MemoryActuator):
+        async def apply(self, order: PoolOrder) -> None:
+            await super().apply(order)
+            ordered.set()
+
+    world = AutoscalerWorld(actuator=Telling())
+    await world.advance(5)
+    assert world.actuator.orders == []
+    stop = threading.Event()
+    running = asyncio.create_task(world.loop.run(stop, 3_600))
+    await asyncio.sleep(0)  # the first round
+
+    world.store.record([WakeRequest("a", POOL, world.clock.wall_s(), 0, 1)], world.clock.wall_s())
+    world.loop.note_work(POOL)
+    world.clock.advance(2 * EARLY_INTERVAL_S)
+    async with asyncio.timeout(30):
+        await ordered.wait()
+    assert replicas(world.actuator.newest(POOL)) == 1
+    stop.set()
+    await running
