@@ -45,6 +45,7 @@ NAMES = (
     "one_writer",
     "scaling_live",
     "scaling_step",
+    "scaling_wake",
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 
