@@ -49,13 +49,7 @@ async def run_autoscaler(
         if decided and not loop.is_closed():
             loop.call_soon_threadsafe(_restore_all, actuators.values, decided)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(record, records)
-
-    def record(records: list[Record]) -> None:
-        store.record(records, clock.wall_s())
-        for one in records:
-            if isinstance(one, WakeRequest):
-                decisions.note_work(one.pool)
+            loop.call_soon_threadsafe(_record, records, store, decisions, clock)
 
     inputs = TopicInputs(kafka, client_id=process_id, unavailable_s_max=wait_s, on_records=receive)
     store = SignalStore(inputs.is_readable)
@@ -116,6 +110,15 @@ async def _watch(
             thread.raise_failure()
         await actuators.refresh()
         await asyncio.sleep(1)
+
+
+def _record(
+    records: list[Record], store: SignalStore, decisions: DecisionLoop, clock: Clock
+) -> None:
+    store.record(records, clock.wall_s())
+    for one in records:
+        if isinstance(one, WakeRequest):
+            decisions.note_work(one.pool)
 
 
 def _restore_all(values: ScalingValues, decided: list[PoolScaling]) -> None:

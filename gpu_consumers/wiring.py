@@ -94,6 +94,11 @@ def new_replica_state(settings: ReplicaSettings) -> PublishedState:
     return PublishedState(place=place, lifecycle=Lifecycle.STARTING)
 
 
+def _state_of(state: PublishedState, engine: Engine) -> PublishedState:
+    state.engine_use = partial(use_of, engine)
+    return state
+
+
 def classes_of(settings: ReplicaSettings) -> tuple[str, ...]:
     """Return the job classes that a replica runs."""
     return JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
@@ -117,12 +122,10 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
 
     `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
     fails when bulk items run and none ends for `silence_s_max`. Without `host` it counts as
-    proven. `served` is the model, which is loaded. `replica_id` and `state` are those that were
-    published meanwhile; `Replica.run` sets the state to warm.
+    proven. `served` is the loaded model, `replica_id` and `state` were published meanwhile.
     """
     loop = asyncio.get_running_loop()
-    state = state or new_replica_state(settings)
-    state.engine_use = partial(use_of, engine)
+    state = _state_of(state or new_replica_state(settings), engine)
     replica_id = replica_id or new_replica_id(settings)
     clock, closing = SystemClock(), contextlib.ExitStack()
     producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True)
@@ -170,8 +173,7 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
         state=state,
     )
     liveness = BatchLiveness(controls, database_time, clock)
-    replica = _replica(shared, capacities, liveness, control_changed, silence_s_max)
-    return replica, closing
+    return _replica(shared, capacities, liveness, control_changed, silence_s_max), closing
 
 
 def _identity(
