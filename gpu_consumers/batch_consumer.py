@@ -232,8 +232,6 @@ class BatchConsumer:
             self._committed.pop(partition, None)
         self._generations |= dict.fromkeys(partitions, self._generation)
         self._assignment_changed = True
-        # Now, since no fetch of these partitions runs yet: a later request waits behind it.
-        self._fetch_end_offsets()
 
     def _on_revoke(self, partitions: list[Partition]) -> None:
         lost = self._consumer.is_assignment_lost

@@ -51,6 +51,7 @@ class Member:
                 client_id=f"member-{number}",
                 on_assign=on_assign,
                 on_revoke=on_revoke,
+                joins=False,
             )
             return self.group_member
 
