@@ -41,7 +41,9 @@ class FirstLine:
         """Know no model before the first line is whole."""
         self.model: str | None = None
         self._start: bytearray | None = bytearray()  # None: nothing more is looked for
-        self._searched = 0
+        self._bytes_left = FIRST_LINE_BYTES
+        self._is_at_start = True  # a byte order mark may follow
+        self._searched = 0  # bytes of `_start` without the end of the line
 
     @property
     def is_decided(self) -> bool:
@@ -49,20 +51,28 @@ class FirstLine:
         return self._start is None
 
     def feed(self, data: bytes) -> None:
-        """Add the next bytes of the file."""
+        """Add the next bytes of the file. Each byte is looked at a constant number of times."""
         start = self._start
         if start is None:
             return
-        start += data[: FIRST_LINE_BYTES - len(start)]
-        while (end := start.find(b"\n", self._searched)) >= 0:
-            self._searched = end + 1
-            if start[:end].removeprefix(_BYTE_ORDER_MARK).strip():  # else a blank line
-                self._decide(bytes(start[:end]))
-                return
+        start += data[: self._bytes_left]
+        self._bytes_left -= min(len(data), self._bytes_left)
+        if self._is_at_start and len(start) < len(_BYTE_ORDER_MARK) and self._bytes_left > 0:
+            return  # the mark may not be whole
+        self._skip_blank(start)
+        end = start.find(b"\n", self._searched)
         self._searched = len(start)
-        if len(start) >= FIRST_LINE_BYTES:
+        if end >= 0:
+            self._start = None
+            self.model = first_model(bytes(start[:end]))
+        elif self._bytes_left <= 0:
             self._start = None
 
-    def _decide(self, line: bytes) -> None:
-        self._start = None
-        self.model = first_model(line)
+    def _skip_blank(self, start: bytearray) -> None:
+        """Drop the byte order mark and blank lines at the start: only the line itself is kept."""
+        if self._is_at_start:
+            self._is_at_start = False
+            if start.startswith(_BYTE_ORDER_MARK):
+                del start[: len(_BYTE_ORDER_MARK)]
+        if self._searched == 0:
+            del start[: len(start) - len(start.lstrip())]
