@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from api.files.first_line import FirstLine
 from api.online.online_runtime import OnlineRuntime
+from api.online.send.wake_requests import UploadSpeed
 from jobs.store.files import INPUT_PURPOSE
 
 
@@ -26,6 +27,7 @@ class UploadWake:
         self._line = FirstLine()
         self._is_decided = online is None
         self._uploading = ExitStack()
+        self._speed: UploadSpeed | None = None  # of an upload that is told
 
     def __enter__(self) -> Self:
         return self
@@ -40,21 +42,30 @@ class UploadWake:
 
         def pass_on(data: bytes) -> None:
             take(data)
-            self._line.feed(data)
+            if self._speed is not None:
+                self._speed.received_bytes += len(data)
+            elif not self._is_decided:
+                self._line.feed(data)
 
         return pass_on
 
     def check(self, fields: Mapping[str, str]) -> None:
         """Tell of the upload once its purpose, one of the `fields` so far, and model are known."""
-        if self._is_decided or not self._line.is_decided or "purpose" not in fields:
+        if self._is_decided or "purpose" not in fields:
+            return
+        if fields["purpose"] != INPUT_PURPOSE:
+            self._is_decided = True  # its lines are not looked at any more
+            return
+        if not self._line.is_decided:
             return
         self._is_decided = True
         online, model = self._online, self._line.model
-        if online is None or model is None or fields["purpose"] != INPUT_PURPOSE:
+        if online is None or model is None:
             return
         pool = online.models.known_pool(model, self._tenant_id)
         if pool is not None:
-            self._uploading.enter_context(online.wake_requests.uploading(pool))
+            told = online.wake_requests.uploading(pool)
+            self._speed = self._uploading.enter_context(told)
 
 
 def upload_wake(request: Request, tenant_id: UUID) -> UploadWake:

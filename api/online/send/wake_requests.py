@@ -1,13 +1,15 @@
 """Tells the autoscaler which pools are about to get work (`backlog`, see `WakeRequest`).
 
 The first call for a pool without replicas is told at once, later ones once a second. Uploads are
-told each second until they end: an upload often takes as long as a replica needs to start.
+told each second until they end: an upload often takes as long as a replica needs to start. One that
+takes longer than `UPLOAD_S_MAX`, or is slower than `UPLOAD_BYTES_PER_S`, would keep a replica that
+has nothing to do; its batch wakes the pool later.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from core.clock import Clock
@@ -27,18 +29,47 @@ POOLS_MAX: Final = 1_000
 """Pools with uploads or calls at a time; further ones are not told."""
 
 
+UPLOAD_S_MAX: Final = 600.0
+"""Seconds for which an upload is told."""
+
+UPLOAD_BYTES_PER_S: Final = 64 * 1024
+"""Mean speed below which an upload is not told: in `UPLOAD_S_MAX` it would not bring 40 MB."""
+
+UPLOAD_GRACE_S: Final = 10.0
+"""Seconds for which the speed of an upload does not count."""
+
+
+@dataclass(slots=True, eq=False)
+class UploadSpeed:
+    """How fast an upload that is told arrives. Who receives it adds to `received_bytes`."""
+
+    since_s: float  # monotonic
+    received_bytes: int = 0
+
+    def is_told(self, now_s: float) -> bool:
+        """Whether the upload brings work soon enough for a replica to start for it now."""
+        seconds = now_s - self.since_s
+        if seconds >= UPLOAD_S_MAX:
+            return False
+        return seconds < UPLOAD_GRACE_S or self.received_bytes >= seconds * UPLOAD_BYTES_PER_S
+
+
 @dataclass(slots=True)
 class _PoolWork:
     """What is about to reach a pool."""
 
-    uploads: int = 0
+    uploads: set[UploadSpeed] = field(default_factory=set)
     new_files: int = 0  # since the last record: stored files that a new batch names
-    calls: int = 0  # since the last record
+    has_calls: bool = False  # since the last record
     sent_s: float = float("-inf")  # monotonic
 
     def is_due(self, now_s: float) -> bool:
-        has_work = self.uploads or self.new_files or self.calls
-        return bool(has_work) and now_s - self.sent_s >= INTERVAL_S
+        if now_s - self.sent_s < INTERVAL_S:
+            return False
+        return self.has_calls or self.new_files > 0 or self.told_uploads(now_s) > 0
+
+    def told_uploads(self, now_s: float) -> int:
+        return sum(upload.is_told(now_s) for upload in self.uploads)
 
 
 class WakeRequests:
@@ -61,9 +92,13 @@ class WakeRequests:
         self._pools: dict[str, _PoolWork] = {}
 
     def note_call(self, pool: str) -> None:
-        """Count a call for a pool without replicas; tell it at once if the last record is old."""
+        """Note a call for a pool without replicas; tell it at once if the last record is old.
+
+        Only that there are calls is told: what they need is told by the batchers that hold them, so
+        refused calls in a loop order no more than one replica.
+        """
         if (work := self._work(pool)) is not None:
-            work.calls += 1
+            work.has_calls = True
             self._send_if_due(pool, work)
 
     def note_batch(self, pool: str) -> None:
@@ -73,18 +108,19 @@ class WakeRequests:
             self._send_if_due(pool, work)
 
     @contextmanager
-    def uploading(self, pool: str) -> Iterator[None]:
+    def uploading(self, pool: str) -> Iterator[UploadSpeed]:
         """Tell of an upload for a pool, at once and each second, until the block ends."""
+        upload = UploadSpeed(self._clock.monotonic_s())
         work = self._work(pool)
         if work is None:
-            yield
+            yield upload
             return
-        work.uploads += 1
+        work.uploads.add(upload)
         self._send_if_due(pool, work)
         try:
-            yield
+            yield upload
         finally:
-            work.uploads -= 1
+            work.uploads.discard(upload)
 
     async def run(self) -> None:
         """Send what is due until cancelled."""
@@ -111,9 +147,9 @@ class WakeRequests:
         now_s = self._clock.monotonic_s()
         if not work.is_due(now_s):
             return
-        uploads = work.uploads + work.new_files
-        record = WakeRequest(self._api_id, pool, self._clock.wall_s(), uploads, work.calls)
-        work.sent_s, work.new_files, work.calls = now_s, 0, 0
+        uploads, calls = work.told_uploads(now_s) + work.new_files, int(work.has_calls)
+        record = WakeRequest(self._api_id, pool, self._clock.wall_s(), uploads, calls)
+        work.sent_s, work.new_files, work.has_calls = now_s, 0, False
         self._send(f"{self._api_id}:{pool}".encode(), record)
 
 

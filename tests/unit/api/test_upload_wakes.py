@@ -1,5 +1,6 @@
 """Goal: an upload wakes the pool of its first line, if its tenant may use it, and no other."""
 
+import sys
 from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from api.files.first_line import FIRST_LINE_BYTES, FirstLine
 from api.files.upload_wakes import UploadWake
+from api.online.send.wake_requests import UploadSpeed
 
 LINE = b'{"custom_id":"1","body":{"model":"m"}}\n'
 ME, OTHER = UUID(int=1), UUID(int=2)
@@ -23,6 +25,7 @@ class Site:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.speed = UploadSpeed(0.0)
         online: Any = SimpleNamespace(models=self, wake_requests=self)
         self.online = online
 
@@ -32,7 +35,7 @@ class Site:
     @contextmanager
     def uploading(self, pool: str) -> Any:
         self.told.append(pool)
-        yield
+        yield self.speed
         self.told.append("end")
 
     def upload(self, *parts: bytes, tenant_id: UUID = ME, fields: Any = BATCH) -> list[bytes]:
@@ -65,10 +68,49 @@ def test_a_long_first_line_names_no_model_and_takes_no_more_memory() -> None:
     assert line.model is None
 
 
+def test_blank_lines_cost_no_work_for_each_and_no_memory() -> None:
+    """Each blank line once copied all before it: 16 KiB of them took a second."""
+    line, steps = FirstLine(), [0]
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        steps[0] += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        for _ in range(63):
+            line.feed(b"\n" * (FIRST_LINE_BYTES // 64))
+            assert line._start == b""
+    finally:
+        sys.settrace(before)
+    assert steps[0] < 63 * 50
+    line.feed(LINE)
+    assert line.model == "m"
+
+
+def test_blank_lines_beyond_the_limit_name_no_model() -> None:
+    line = FirstLine()
+    line.feed(b"\n" * FIRST_LINE_BYTES)
+    assert line.is_decided
+    assert line.model is None
+
+
+def test_lines_of_another_purpose_are_not_looked_at() -> None:
+    site = Site()
+    with UploadWake(site.online, ME) as wake:
+        take = wake.passing(lambda _: None)
+        wake.check({"purpose": "assistants"})
+        take(LINE)
+        assert not wake._line.is_decided
+        assert wake._line._start == b""
+
+
 def test_an_upload_is_told_from_its_first_line_to_its_end() -> None:
     site = Site()
     assert b"".join(site.upload(LINE[:9], LINE[9:], b"more\n")) == LINE + b"more\n"
     assert site.told == ["p", "end"]
+    assert site.speed.received_bytes == len(b"more\n")
 
 
 @pytest.mark.parametrize(

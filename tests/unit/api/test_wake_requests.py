@@ -3,7 +3,14 @@
 from typing import Any
 
 from api.online.send.api_load import ApiLoadPublisher
-from api.online.send.wake_requests import POOLS_MAX, WakeRequests, send_backlog
+from api.online.send.wake_requests import (
+    POOLS_MAX,
+    UPLOAD_BYTES_PER_S,
+    UPLOAD_GRACE_S,
+    UPLOAD_S_MAX,
+    WakeRequests,
+    send_backlog,
+)
 from tests.support.clock import ManualClock
 from tests.support.recording_sender import SentRecords
 from topics.records.codec import decode
@@ -51,7 +58,7 @@ def test_the_first_call_is_told_at_once_and_others_once_a_second() -> None:
     site.pass_time(0.9)
     assert site.counts() == []
     site.pass_time(0.1)
-    assert site.counts() == [(0, 2)]
+    assert site.counts() == [(0, 1)]  # that there were some, not how many
     site.pass_time(5.0)
     assert site.counts() == []
 
@@ -66,6 +73,32 @@ def test_an_upload_is_told_each_second_until_it_ends() -> None:
     assert site.counts() == [(1, 0), (2, 0), (1, 0)]
     site.pass_time(1.0)
     assert site.counts() == []
+
+
+def test_an_upload_is_told_for_ten_minutes() -> None:
+    site = Site()
+    with site.wakes.uploading("p") as upload:
+        upload.received_bytes = 10**12
+        site.pass_time(UPLOAD_S_MAX - 1)
+        assert site.counts() == [(1, 0), (1, 0)]
+        site.pass_time(1.0)
+        assert site.counts() == []
+        with site.wakes.uploading("p"):
+            assert site.counts() == [(1, 0)]  # the other one
+
+
+def test_a_slow_upload_is_not_told_while_it_is_slow() -> None:
+    site = Site()
+    with site.wakes.uploading("p") as upload:
+        site.pass_time(UPLOAD_GRACE_S - 1)
+        assert site.counts() == [(1, 0), (1, 0)]
+        site.pass_time(11.0)
+        assert site.counts() == []
+        upload.received_bytes = 30 * UPLOAD_BYTES_PER_S
+        site.pass_time(1.0)
+        assert site.counts() == [(1, 0)]
+        site.pass_time(10.0)
+        assert site.counts() == []
 
 
 def test_a_batch_over_a_stored_file_is_told_once() -> None:
