@@ -52,7 +52,7 @@ class WakeRequest(Record, frozen=True):
     pool: str
     at_s: float
     uploads: int = 0  # files that are uploaded now and whose first line names a model of the pool
-    calls: int = 0  # since the last record, whether they wait or were refused
+    calls: int = 0  # 1: there were some since the last record, whether they wait or were refused
 
 
 class RoleLoad(Record, frozen=True):
@@ -106,6 +106,8 @@ class PoolScaling(Record, frozen=True):
     waking_since_s: float = 0.0  # when the oldest replica that starts was ordered; 0: none starts
     decision: bytes = b""  # JSON of `ScalingDecision`
     memory: bytes = b""  # JSON of what the next owner goes on with
+    asleep: int = 0  # replicas that sleep in the warm pool now
+    failure: str = ""  # code of the actuator's last failure; empty: none
 
 
 class ScalingOverride(Record, frozen=True):

@@ -1,8 +1,8 @@
 """How long a pool without replicas takes until it serves, from what the autoscaler writes.
 
     a replica starts    start_s - elapsed, 0.5 s at least; late: 0.5 s + the time that it is late
-    one is being woken  wake_s
-    nothing starts yet  wake_s with a replica in standby, else start_s, plus the time to decide
+    one is being woken  wake_s; no more after the time of two wakes
+    nothing starts yet  wake_s with a replica asleep, else start_s, plus the time to decide
 
 The earliest counts. `elapsed` is by the autoscaler's clock until its record, then by the monotonic
 clock of this process. The age of a record at its receipt is by the wall clock of this host: with a
@@ -39,6 +39,11 @@ POOLS_MAX: Final = 10_000
 _ZERO_REASONS: Final = frozenset({"max", "quota", "budget"})
 """Reasons of a target of 0 that work does not change."""
 
+_LASTING_FAILURES: Final = frozenset(
+    {"actuator_denied", "actuator_missing", "foreign_scaler", "unknown_pool"}
+)
+"""Failures of an actuator that a person has to end: until then nothing starts."""
+
 _OVERRIDE_KEY: Final = b"override:"
 
 
@@ -50,7 +55,7 @@ class PoolStart:
     wake_s: float  # p95 of a wake
     elapsed_s: float | None = None  # since the oldest running start; None: none runs
     is_waking: bool = False  # a replica in standby is ordered to join
-    has_standby: bool = False
+    has_standby: bool = False  # a replica sleeps
 
 
 def predicted_wait_s(start: PoolStart) -> float:
@@ -96,6 +101,12 @@ class _Known:
     received_s: float  # monotonic
     age_s: float  # at its receipt
     is_held: bool  # work does not raise the target
+    woken_s: dict[str, float]  # monotonic: since when `awake` names each replica
+
+    def is_waking(self, now_s: float) -> bool:
+        """Whether a replica joins now: `awake` goes on naming it when it serves, or has ended."""
+        wake_s = bounded_s(self.record.wake_s)
+        return any(now_s - at_s < 2 * wake_s + DECISION_S for at_s in self.woken_s.values())
 
 
 class PoolWakes:
@@ -133,8 +144,9 @@ class PoolWakes:
     def find(self, pool: str) -> PoolStart | None:
         """Return what starts in a pool; None if its autoscaler is silent or does not wake it.
 
-        It does not wake a pool that is paused or only observed, whose maximum is 0, or that a quota
-        or a budget keeps at 0.
+        It does not wake a pool that is paused or only observed, whose maximum is 0, that a quota or
+        a budget keeps at 0, or whose actuator has failed for good. Nothing is known of a pool whose
+        record has no time of a start.
         """
         known, now_s = self._pools.get(pool), self._clock.monotonic_s()
         if known is None or known.is_held or known.record.mode != "active":
@@ -143,6 +155,8 @@ class PoolWakes:
         if known.age_s + since_s >= FRESH_S or self._is_overridden(pool):
             return None
         record = known.record
+        if record.failure in _LASTING_FAILURES or not record.start_s > 0:
+            return None
         elapsed_s = None
         if record.waking_since_s > 0:
             at_record_s = bounded_s(record.at_s - record.waking_since_s)
@@ -151,8 +165,8 @@ class PoolWakes:
             start_s=record.start_s,
             wake_s=record.wake_s,
             elapsed_s=elapsed_s,
-            is_waking=bool(record.awake),
-            has_standby=record.standby > 0,
+            is_waking=known.is_waking(now_s),
+            has_standby=record.asleep > 0,
         )
 
     def predicted_wait_s(self, pool: str) -> float | None:
@@ -168,7 +182,10 @@ class PoolWakes:
             return  # of an owner that was replaced
         age_s = bounded_s(self._clock.wall_s() - record.at_s)
         now_s = self._clock.monotonic_s()
-        self._pools[record.pool] = _Known(record, now_s, age_s, _stays_at_zero(record))
+        before_s = {} if before is None else before.woken_s
+        woken_s = {name: before_s.get(name, now_s - age_s) for name in record.awake}
+        is_held = _stays_at_zero(record)
+        self._pools[record.pool] = _Known(record, now_s, age_s, is_held, woken_s)
 
     def _remove(self, key: bytes) -> None:
         if key.startswith(_OVERRIDE_KEY):

@@ -39,8 +39,16 @@ def test_no_pool_is_woken_without_a_record() -> None:
     ("fields", "expected_s"),
     [
         ({}, COLD_S),
-        ({"standby": 1}, 2.0 + DECISION_S),
-        ({"standby": 1, "awake": ["r1"]}, 2.0),
+        ({"standby": 1, "asleep": 1}, 2.0 + DECISION_S),
+        ({"standby": 1}, COLD_S),  # it is wanted, and not loaded
+        ({"asleep": 1, "awake": ["r1"]}, 2.0),
+        ({"awake": ["r1"]}, 2.0),
+        ({"failure": "actuator_denied"}, None),
+        ({"failure": "foreign_scaler"}, None),
+        ({"failure": "unknown_pool"}, None),
+        ({"failure": "actuator_missing"}, None),
+        ({"failure": "actuator_timeout"}, COLD_S),  # it is tried again
+        ({"start_s": 0.0, "asleep": 1}, None),
         ({"target": 1, "waking_since_s": 95.0}, 15.0),
         ({"target": 1, "waking_since_s": 79.0}, 1.5),  # late by a second
         ({"mode": "observe"}, None),
@@ -73,6 +81,20 @@ def test_a_start_goes_on_between_records_whatever_the_wall_clocks_say() -> None:
     assert wakes.predicted_wait_s("p") == 14.0
     clock.advance(4.0)
     assert wakes.predicted_wait_s("p") == 10.0
+
+
+def test_a_replica_that_was_woken_long_ago_wakes_no_more() -> None:
+    """`awake` names it as long as it lives; it may serve no longer."""
+    clock = ManualClock(100.0)
+    wakes = wakes_of(pool_scaling(at_s=100.0, awake=["r1"]), clock=clock)
+    for _ in range(2):
+        clock.advance(5.0)
+        again = pool_scaling(at_s=clock.wall_s(), awake=["r1"])
+        wakes.apply_records([scaling_record(again)])
+    assert wakes.predicted_wait_s("p") == COLD_S
+    another = pool_scaling(at_s=clock.wall_s(), awake=["r1", "r2"])
+    wakes.apply_records([scaling_record(another)])
+    assert wakes.predicted_wait_s("p") == 2.0
 
 
 def test_a_record_of_an_owner_that_was_replaced_is_ignored() -> None:
