@@ -359,7 +359,7 @@ class OnlineRuntime:
             self.calls.fail_calls_of_lost_replicas(
                 partial(self.pools.replicas.is_lost, now_s=now_s, unreliable_s=self._unreliable_s)
             )
-            self.sleeping.forget_woken()
+            self.sleeping.forget_woken(now_s=now_s)
             self.admission.publish_metrics(now_s=now_s)
             await asyncio.sleep(_CHECK_S)
 

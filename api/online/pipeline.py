@@ -15,6 +15,7 @@ from api.online.admit.admission import correct_limit_headers
 from api.online.admit.call_admission import OverloadedError
 from api.online.admit.call_planning import plan_call
 from api.online.admit.degradation import DEGRADED_HEADER, DegradationDeps, degrade_call
+from api.online.admit.sleeping_pools import Place
 from api.online.admit.token_charges import Charge
 from api.online.answer.event_stream import EventStreamResponse
 from api.online.answer.reply_responses import ReplyResponses, close_call, settle_charge
@@ -132,9 +133,7 @@ class CallPipeline:
             headers += _call_headers(planned)  # of a refusal, too
             requested_version = _version_header(planned)
             planned = await self._degrade(planned, charge, exchange)
-            prepared = await self._prepare(planned, exchange)
-            if prepared.job is not None:
-                self._hold_while_asleep(planned, cleanup)
+            prepared = await self._prepare(planned, exchange, cleanup)
             planned.parsed.client_body = b""
             headers += prepared.headers
             if prepared.job is None:  # a replay, with the version that answered then
@@ -240,22 +239,27 @@ class CallPipeline:
             self._refund(charge, headers)
             raise
 
-    async def _prepare(self, planned: PlannedCall, exchange: Exchange) -> PreparedCall:
+    async def _prepare(
+        self, planned: PlannedCall, exchange: Exchange, cleanup: AsyncExitStack
+    ) -> PreparedCall:
         """Check the load and commit a durable call. Raises ApiError.
 
         A call with an idempotency key is looked up even when the load would refuse it: a replay
         needs no capacity, so only a call that has none is promised a place and counted as refused.
+        `cleanup` ends the place of a call that waits for its pool to start.
         """
-        online, refused = self._online, None
+        online, refused, place, prepared = self._online, None, None, PreparedCall(planned.job)
         try:
-            self._check_load(planned)
+            place = self._check_load(planned)
+            if place is not None:
+                cleanup.callback(place.release)
         except ApiError as error:
             refused = error
         try:
             if planned.is_durable or has_idempotency_key(exchange.headers):
                 with online.calls.reserve(planned.job):
-                    return await online.durable.prepare(planned, exchange, refused)
-            if refused is not None:
+                    prepared = await online.durable.prepare(planned, exchange, refused)
+            elif refused is not None:
                 raise refused
         except OverloadedError:
             raise online.admission.refuse(planned, now_s=online.clock.monotonic_s()) from None
@@ -263,7 +267,12 @@ class CallPipeline:
             if error is refused:
                 online.sleeping.note(planned, now_s=online.clock.monotonic_s())
             raise
-        return PreparedCall(planned.job)
+        if place is not None:
+            if prepared.job is None:  # a replay
+                place.release()
+            else:
+                online.sleeping.admit(planned, place, now_s=online.clock.monotonic_s())
+        return prepared
 
     async def _degrade(
         self, planned: PlannedCall, charge: Charge, exchange: Exchange
@@ -278,20 +287,23 @@ class CallPipeline:
         now_s = online.clock.monotonic_s()
         return await degrade_call(deps, planned, charge, exchange, now_s=now_s)
 
-    def _check_load(self, planned: PlannedCall) -> None:
-        """Raise ApiError (429 or 503) when the call is not admitted."""
+    def _check_load(self, planned: PlannedCall) -> Place | None:
+        """Return the place of a call whose pool sleeps; None if it serves.
+
+        Raises ApiError (429 or 503) when the call is not admitted.
+        """
         online, now_s = self._online, self._online.clock.monotonic_s()
         online.sender.check_log_available(planned.job)
+        place = None
         if not online.pools.serves(planned.job) and online.pools.is_warm(now_s=now_s):
-            online.sleeping.check(planned, now_s=now_s)
-        online.admission.check(planned, now_s=now_s)
-
-    def _hold_while_asleep(self, planned: PlannedCall, cleanup: AsyncExitStack) -> None:
-        """Count a call whose pool has no replica among those that wait for it, until it ends."""
-        online = self._online
-        release = online.sleeping.hold(planned, now_s=online.clock.monotonic_s())
-        if release is not None:
-            cleanup.callback(release)
+            place = online.sleeping.reserve(planned, now_s=now_s)
+        try:
+            online.admission.check(planned, now_s=now_s)
+        except ApiError:
+            if place is not None:
+                place.release()
+            raise
+        return place
 
     def _send_in_background(self, admitted: AdmittedCall) -> None:
         """Produce the record of a call that is answered with 202; a replay has no record.

@@ -1,6 +1,7 @@
 """Goal: a repeat that gets a saved answer under load is neither promised a place nor counted."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +50,7 @@ class Site:
 
     def serve(self, *, has_key: bool) -> PreparedCall:
         exchange: Any = SimpleNamespace(headers={b"idempotency-key": b"k"} if has_key else {})
-        return asyncio.run(self.pipeline._prepare(planned_call(ME), exchange))
+        return asyncio.run(self.pipeline._prepare(planned_call(ME), exchange, AsyncExitStack()))
 
     def fill(self) -> None:
         """Let more calls wait than the pool completes in 120 s."""

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from api.http.errors import ApiError
+from api.online.admit.sleeping_pools import Place
 from api.online.calls import PreparedCall
 from api.online.pipeline import CallPipeline
 from api.online.settings import OnlineSettings
@@ -43,16 +44,29 @@ class Site:
         self.sleeping, self.noted = self.load.sleeping, self.load.noted
 
     def refusal(self, principal: Principal = ME, **call: Any) -> ApiError | None:
+        """Return why a call is refused; its place is given back."""
         try:
-            self.sleeping.check(planned(principal, **call), now_s=0.0)
+            self.sleeping.reserve(planned(principal, **call), now_s=0.0).release()
         except ApiError as error:
             return error
         return None
 
-    def hold(self, principal: Principal, count: int, **call: Any) -> list[Any]:
-        one = planned(principal, **call)
+    def hold(self, principal: Principal, count: int, **call: Any) -> list[Place]:
+        """Admit calls that arrive now."""
         now_s = self.load.clock.monotonic_s()
-        return [self.sleeping.hold(one, now_s=now_s) for _ in range(count)]
+        one = replace(planned(principal, **call), planned_s=now_s)
+        places = [self.sleeping.reserve(one, now_s=now_s) for _ in range(count)]
+        for place in places:
+            self.sleeping.admit(one, place, now_s=now_s)
+        return places
+
+    def serve(self) -> None:
+        """Give the pool a replica."""
+        records = [capacity_record(pool="cold", job_class="interactive")]
+        self.load.pools.apply_records(records, now_s=NOW_S)
+
+    def forget(self) -> None:
+        self.sleeping.forget_woken(now_s=self.load.clock.monotonic_s())
 
 
 def planned(principal: Principal, *, durable: bool = False, **call: Any) -> Any:
@@ -92,12 +106,11 @@ def test_without_an_autoscaler_a_call_is_refused_as_before(scaling: dict[str, An
 
 def test_a_pool_with_replicas_of_other_versions_does_not_sleep() -> None:
     site = Site()
-    records = [capacity_record(pool="cold", job_class="interactive")]
-    site.load.pools.apply_records(records, now_s=NOW_S)
+    site.serve()
     refused = site.refusal()
     assert refused is not None
     assert retry_after(refused) == 5
-    assert site.hold(ME, 1) == [None]
+    site.sleeping.note(planned(ME), now_s=NOW_S)
     assert site.noted == []
 
 
@@ -108,43 +121,70 @@ def test_a_tenant_leaves_places_to_others() -> None:
     assert refused is not None
     assert (refused.status, refused.code, retry_after(refused)) == (429, "queue_full", 22)
     assert site.refusal(OTHER) is None
-    site.hold(OTHER, 5)
+    for _ in range(5):
+        site.hold(tenant(), 1)
     refused = site.refusal(tenant())
     assert refused is not None
     assert (refused.status, refused.code, retry_after(refused)) == (503, "queue_full", 22)
 
 
+def test_a_place_counts_before_its_call_is_committed() -> None:
+    """Calls that commit at the same time once passed the bound together."""
+    site = Site(waiting_max=2)
+    place = site.sleeping.reserve(planned(ME, durable=True), now_s=0.0)
+    assert site.refusal(ME) is not None
+    place.release()
+    place.release()
+    place.keep_until(1e9)
+    assert site.refusal(ME) is None
+
+
 def test_a_place_is_free_when_its_call_ends() -> None:
     site = Site(waiting_max=2)
-    (release,) = site.hold(ME, 1)
+    (place,) = site.hold(ME, 1)
     assert site.refusal(ME) is not None
-    release()
+    place.release()
     assert site.refusal(ME) is None
 
 
 def test_a_durable_call_counts_until_the_pool_serves() -> None:
     site = Site(waiting_max=2)
-    assert site.hold(ME, 1, durable=True) == [None]
-    site.sleeping.forget_woken()
+    (place,) = site.hold(ME, 1, durable=True)
+    place.release()  # its connection has ended
+    site.forget()
     assert site.refusal(ME) is not None
-    records = [capacity_record(pool="cold", job_class="interactive")]
-    site.load.pools.apply_records(records, now_s=NOW_S)
-    site.sleeping.forget_woken()
+    site.serve()
+    site.forget()
     site.load.pools.apply_records([], now_s=NOW_S + 60)  # the replica is gone again
     assert site.refusal(ME) is None
 
 
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_durable_call_counts_until_its_deadline(is_checked: bool) -> None:
+    site = Site(waiting_max=2)
+    site.hold(ME, 1, durable=True, timeout_s=600.0)
+    site.load.clock.advance(599.0)
+    record = pool_scaling("cold", at_s=site.load.clock.wall_s())
+    site.load.wakes.apply_records([scaling_record(record)])
+    with pytest.raises(ApiError):
+        site.hold(ME, 1)
+    site.load.clock.advance(1.0)
+    if is_checked:
+        site.forget()
+        assert site.sleeping._waiting == {}
+    site.hold(ME, 1)
+
+
 def test_a_release_after_the_pool_woke_changes_nothing_later() -> None:
     site = Site(waiting_max=4)
-    (release,) = site.hold(ME, 1)
-    records = [capacity_record(pool="cold", job_class="interactive")]
-    site.load.pools.apply_records(records, now_s=NOW_S)
-    site.sleeping.forget_woken()
+    (place,) = site.hold(ME, 1)
+    site.serve()
+    site.forget()
     site.load.pools.apply_records([], now_s=NOW_S + 60)
     site.load.clock.advance(60)
     site.load.wakes.apply_records([scaling_record(pool_scaling("cold", at_s=NOW_S + 60))])
     site.hold(ME, 2)
-    release()
+    place.release()
     refused = site.refusal(ME)
     assert refused is not None
     assert refused.status == 429
@@ -166,9 +206,7 @@ def test_a_call_wakes_its_pool_whether_it_waits_or_is_refused(timeout_s: float) 
 
     async def serve() -> PreparedCall:
         async with AsyncExitStack() as cleanup:
-            prepared = await pipeline._prepare(call, exchange)  # type: ignore[arg-type]
-            pipeline._hold_while_asleep(call, cleanup)
-            return prepared
+            return await pipeline._prepare(call, exchange, cleanup)  # type: ignore[arg-type]
 
     if timeout_s == 10.0:
         with pytest.raises(ApiError, match="being loaded"):
@@ -176,6 +214,41 @@ def test_a_call_wakes_its_pool_whether_it_waits_or_is_refused(timeout_s: float) 
     else:
         asyncio.run(serve())
     assert site.noted == ["cold"]
+
+
+@pytest.mark.parametrize("outcome", ["replay", "refused", "committed"])
+def test_a_durable_call_has_its_place_while_it_commits(outcome: str) -> None:
+    site = Site(waiting_max=2)
+
+    async def prepare(call: Any, *_: Any) -> PreparedCall:
+        assert site.refusal(ME) is not None
+        if outcome == "refused":
+            raise ApiError(503, "unavailable")
+        return PreparedCall(None if outcome == "replay" else call.job)
+
+    online: Any = SimpleNamespace(
+        admission=site.load.admission,
+        calls=site.load.calls,
+        clock=site.load.clock,
+        durable=SimpleNamespace(prepare=prepare),
+        pools=site.load.pools,
+        sender=SimpleNamespace(check_log_available=lambda _: None),
+        sleeping=site.sleeping,
+    )
+    pipeline, exchange = CallPipeline(online), SimpleNamespace(headers={})
+
+    async def serve() -> None:
+        async with AsyncExitStack() as cleanup:
+            await pipeline._prepare(planned(ME, durable=True), exchange, cleanup)  # type: ignore[arg-type]
+            assert (site.refusal(ME) is None) is (outcome == "replay")
+
+    if outcome == "refused":
+        with pytest.raises(ApiError, match="unavailable"):
+            asyncio.run(serve())
+    else:
+        asyncio.run(serve())
+    assert (site.refusal(ME) is None) is (outcome != "committed")
+    assert site.noted == (["cold"] if outcome == "committed" else [])
 
 
 def test_a_standby_replica_does_not_serve() -> None:
