@@ -20,6 +20,10 @@ WAKING_CALLS = Counter(
     "Online calls for pools without replicas that the autoscaler starts",
     ["result"],
 )
+SCALING_READER = Gauge(
+    "millrace_online_scaling_reader",
+    "1: decisions of the autoscaler are read; 0: the reader failed, and is started again",
+)
 DEGRADED = Counter(
     "millrace_online_degraded_total", "Online calls degraded because of load", ["by"]
 )

@@ -27,6 +27,7 @@ from api.online.call_errors import deadline_exceeded, job_cancelled
 from api.online.durable.durable_calls import DurableCalls
 from api.online.memory_limits import recording_memory_limit
 from api.online.refusal_recorder import ModelRefusalRecorder
+from api.online.scaling_reader import Handle, ScalingReader
 from api.online.send.api_load import ApiLoadPublisher
 from api.online.send.call_keys import CallKeys
 from api.online.send.call_sender import CALLERS_PLACE, CallSender, LargeBodies, LogHealth
@@ -72,7 +73,6 @@ _CHECK_S: Final = 0.25
 _POOL_DEAD_S: Final = 8.0
 """Silence of all replicas of a pool from which their executions are lost. Replicas report at least
 every second, and the consumer group removes a member after 6 s by default."""
-_WHOLE_TOPIC: Final = 2**62  # offsets before the end
 _UNRELIABLE_S: Final = 1.0
 """Age of an unacknowledged heartbeat, or delay of this process's own check, from which the silence
 of others may be this process's fault."""
@@ -151,7 +151,8 @@ class OnlineRuntime:
     @property
     def is_ready(self) -> bool:
         """Whether every reply and close will be read, and the log accepts records."""
-        return all(tail.is_caught_up for tail in self._tails) and self.heartbeat.is_acknowledged
+        reads = all(tail.is_caught_up for tail in self._tails) and self._scaling.is_settled
+        return reads and self.heartbeat.is_acknowledged
 
     def unavailable_partitions(self) -> list[str]:
         """Return the partitions that this process cannot write or cannot read, as `topic/number`.
@@ -183,7 +184,7 @@ class OnlineRuntime:
         self._build_tails(loop)
         for tail in (*self._tails, self._service_tail):
             tail.start_at_end()
-        self._scaling_tail.start_before_end(_WHOLE_TOPIC)
+        self._scaling.start()
         coroutines = (
             self.heartbeat.run(self.calls.fail_unanswered),
             self.models.refresh_periodically(self.settings.routes_refresh_s),
@@ -194,6 +195,7 @@ class OnlineRuntime:
             self.wake_requests.run(),
             self.load.meter.run(),
             self.load.run(),
+            self._scaling.run(),
         )
         self._tasks = [
             supervise(loop.create_task(coroutine), self._deps.on_failure)
@@ -239,15 +241,13 @@ class OnlineRuntime:
         self._service_tail = self._tail_thread(
             SERVICE, read_service, name="service", poll_interval_s=POLL_INTERVAL_S
         )
-        # Its topic and the right to it may be missing where no autoscaler runs, so its failure is
-        # logged and stops nothing: without new records calls are refused as without an autoscaler.
-        self._scaling_tail = self._tail_thread(
-            SCALING,
-            self.wakes.apply_records,
-            name="scaling",
-            reads_whole_topic=True,
-            on_failure=lambda _: None,
-        )
+
+        def build(handle: Handle, fail: Callable[[Exception], None]) -> TailReaderThread:
+            return self._tail_thread(
+                SCALING, handle, name="scaling", reads_whole_topic=True, on_failure=fail
+            )
+
+        self._scaling = ScalingReader(build, self.wakes.apply_records, self.clock)
 
     async def stop(self) -> None:
         """Publish the last heartbeat and stop everything that `start` started."""
@@ -301,7 +301,7 @@ class OnlineRuntime:
         )
 
     def _close(self) -> None:
-        tails = (*self._tails, self._service_tail, self._scaling_tail)
+        tails = (*self._tails, self._service_tail, self._scaling)
         for tail in tails:
             tail.request_stop()
         self._producer.close(_FLUSH_S_MAX)
