@@ -15,7 +15,7 @@ COMMAND_ARGUMENTS_MAX: Final = 64
 
 # Names of Kubernetes. Others follow in that of a Deployment, so a release has fewer characters.
 _RELEASE_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?$(?!\n)"
-_NAMESPACE_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
+NAMESPACE_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
 
 TimeoutSeconds: TypeAlias = Annotated[
     float,
@@ -40,7 +40,7 @@ class KubernetesTable(
     """Deployments of a namespace of Kubernetes."""
 
     namespace: Annotated[
-        Annotated[str, Meta(pattern=_NAMESPACE_PATTERN)] | None,
+        Annotated[str, Meta(pattern=NAMESPACE_PATTERN)] | None,
         Meta(description="Namespace of the Deployments. None: that of the autoscaler's own pod."),
     ] = None
     release: Annotated[

@@ -1,15 +1,17 @@
 """Builds the actuators of a scaling policy file."""
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from autoscaler.actuators.actuator import Actuator
 from autoscaler.actuators.actuator_tables import (
+    NAMESPACE_PATTERN,
     ActuatorTable,
     CommandTable,
     EmbeddedTable,
@@ -30,8 +32,6 @@ from autoscaler.actuators.outside.webhook_actuator import WebhookActuator
 from autoscaler.actuators.safe_urls import url_problem
 from core.clock import Clock
 from core.errors import SettingsError
-
-_NAMESPACE_CHARS_MAX: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _kubernetes(
             namespace = settings.namespace_file.read_text("ascii").strip()
         except (OSError, ValueError):
             namespace = ""
-        if not 0 < len(namespace) <= _NAMESPACE_CHARS_MAX:
+        if re.match(NAMESPACE_PATTERN, namespace) is None:
             raise SettingsError(f"actuators.{name}: namespace is needed outside of Kubernetes")
     return KubernetesActuator(
         name,

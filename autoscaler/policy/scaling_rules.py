@@ -18,6 +18,7 @@ SCHEDULES_MAX: Final = 16
 ZONES_MAX: Final = 16
 DURATION_MAX_S: Final = 2_592_000  # 30 days
 
+
 class InvalidScalingRulesError(ValueError):
     """Rules contradict each other; the message names the field."""
 

@@ -35,6 +35,16 @@ def _merge(target: dict[str, Any], patch: dict[str, Any]) -> None:
             target[key] = value
 
 
+def _selected(request: web.Request, objects: dict[str, dict[str, Any]]) -> list[Any]:
+    """Return the objects that have the name or the label of the query."""
+    if "fieldSelector" in request.query:
+        field, _, name = request.query["fieldSelector"].partition("=")
+        assert field == "metadata.name"
+        return [one for known, one in objects.items() if known == name]
+    key, _, value = request.query["labelSelector"].partition("=")
+    return [one for one in objects.values() if one["metadata"]["labels"].get(key) == value]
+
+
 class FakeKubernetes:
     """Objects of one namespace, and the calls that were made."""
 
@@ -70,6 +80,7 @@ class FakeKubernetes:
         app.router.add_get(apps, self._list_deployments)
         app.router.add_patch(apps + "/{name}", self._patch_deployment)
         app.router.add_put(apps + "/{name}/scale", self._put_scale)
+        app.router.add_get(f"/api/v1/namespaces/{NAMESPACE}/pods", self._list_pods)
         app.router.add_patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{{name}}", self._patch_pod)
         app.router.add_get(
             f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers",
@@ -115,15 +126,10 @@ class FakeKubernetes:
         return web.json_response({"items": items[start:end], "metadata": metadata})
 
     async def _list_deployments(self, request: web.Request) -> web.Response:
-        if "fieldSelector" in request.query:
-            field, _, name = request.query["fieldSelector"].partition("=")
-            assert field == "metadata.name"
-            return self._page(request, [d for n, d in self.deployments.items() if n == name])
-        key, _, value = request.query["labelSelector"].partition("=")
-        fitting = [
-            d for d in self.deployments.values() if d["metadata"]["labels"].get(key) == value
-        ]
-        return self._page(request, fitting)
+        return self._page(request, _selected(request, self.deployments))
+
+    async def _list_pods(self, request: web.Request) -> web.Response:
+        return self._page(request, _selected(request, self.pods))
 
     async def _list_scalers(self, request: web.Request) -> web.Response:
         return self._page(request, self.scalers)

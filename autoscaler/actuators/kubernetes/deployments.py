@@ -35,6 +35,7 @@ ZONE_LABEL: Final = "millrace.dev/zone"
 SPOT_LABEL: Final = "millrace.dev/spot"
 EPOCH_ANNOTATION: Final = "millrace.dev/scaling-epoch"
 ACTUATOR_ANNOTATION: Final = "millrace.dev/actuator"
+OBJECT_NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9.-]{0,252}$(?!\n)"
 LABEL_CHARS_MAX: Final = 63
 DEPLOYMENTS_MAX: Final = 4_096
 _REPLICAS_MAX: Final = 10_000
@@ -44,7 +45,7 @@ _REPLICA_ID: Final = re.compile(r"(?P<pod>[a-z0-9][a-z0-9.-]*)-[0-9a-f]{8}")
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,252}$(?!\n)")]
+    name: Annotated[str, Meta(pattern=OBJECT_NAME_PATTERN)]
     resource_version: Annotated[str, Meta(min_length=1)] = msgspec.field(name="resourceVersion")
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -114,7 +115,11 @@ def selector_of(release: str, pool: str) -> dict[str, str]:
 
 
 def read_deployments(items: Iterable[Any], release: str, pool: str) -> dict[str, Deployment]:
-    """Return Deployments of a pool or role by name. Raises UnexpectedAnswerError."""
+    """Return the Deployments of a pool or role of one release by name.
+
+    A Deployment whose name is not that of its labels and this release is left out: another release
+    in the namespace may have a pool of the same name. Raises UnexpectedAnswerError.
+    """
     found: dict[str, Deployment] = {}
     name = role_deployment(release, pool)
     for item in items:
@@ -126,6 +131,12 @@ def read_deployments(items: Iterable[Any], release: str, pool: str) -> dict[str,
         )
         if not is_asked:
             raise UnexpectedAnswerError("The answer has a Deployment of another pool.")
+        names = (
+            deployment_name(release, pool, deployment.kind, per_zone=per_zone)
+            for per_zone in (False, True)
+        )
+        if name is None and deployment.name not in names:
+            continue
         found[deployment.name] = deployment
         if len(found) > DEPLOYMENTS_MAX:
             raise UnexpectedAnswerError("The pool has too many Deployments.")

@@ -3,10 +3,15 @@
 They are listed once a minute: two scalers of one Deployment undo each other's changes for ever.
 """
 
+import asyncio
+import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from autoscaler.actuators.actuator import (
+    ActuatorDeniedError,
+    ActuatorError,
     ForeignScalerError,
     UnexpectedAnswerError,
     UnknownPoolError,
@@ -14,6 +19,9 @@ from autoscaler.actuators.actuator import (
 from autoscaler.actuators.kubernetes.kubernetes_client import KubernetesClient
 
 LIST_INTERVAL_S: Final = 60.0
+RECHECK_S: Final = 10.0
+"""Least time between two lists, after a foreign scaler was found or a list failed."""
+
 PAGE_ITEMS: Final = 500
 _PAGES_MAX: Final = 20
 
@@ -26,34 +34,42 @@ class ForeignScalers:
     ) -> None:
         """`monotonic_s` returns seconds from any start."""
         self._client = client
-        self._paths = (
-            f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
-            f"/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects",
-        )
+        self._hpa_path = f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
+        self._keda_path = f"/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects"
         self._monotonic_s = monotonic_s
         self._targets: frozenset[str] = frozenset()
-        self._listed_s: float | None = None
+        self._listed_s = -math.inf
+        self._failure: ActuatorError | None = None  # of the last list
+        self._listing = asyncio.Lock()  # orders of all pools wait for one list
 
     async def check(self, deployments: Iterable[str]) -> None:
         """Raise ForeignScalerError if a scaler targets one of the Deployments; ActuatorError."""
-        now_s = self._monotonic_s()
-        if self._listed_s is None or now_s - self._listed_s >= LIST_INTERVAL_S:
-            self._targets = frozenset(await self._list())
-            self._listed_s = now_s
-        if shared := sorted(self._targets.intersection(deployments)):
-            self._listed_s = None  # the operator may remove it at any time
+        names = frozenset(deployments)
+        async with self._listing:
+            if self._is_due(names):
+                try:
+                    self._targets, self._failure = frozenset(await self._list()), None
+                except ActuatorError as failure:
+                    self._failure = failure
+                self._listed_s = self._monotonic_s()
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+        if shared := sorted(self._targets & names):
             raise ForeignScalerError(deployments=shared[:10])
 
+    def _is_due(self, names: frozenset[str]) -> bool:
+        # An operator may remove a foreign scaler, or grant a right, at any time.
+        is_refused = self._failure is not None or not self._targets.isdisjoint(names)
+        age_s = self._monotonic_s() - self._listed_s
+        return age_s >= (RECHECK_S if is_refused else LIST_INTERVAL_S)
+
     async def _list(self) -> set[str]:
-        found: set[str] = set()
-        for path in self._paths:
-            try:
-                items = await list_items(self._client, path, {})
-            except UnknownPoolError:  # the cluster has no KEDA
-                continue
-            for item in items:
-                found |= _target_of(item)
-        return found
+        items = await list_items(self._client, self._hpa_path, {})
+        # Without KEDA the path is unknown, or no right to it was given. Where KEDA scales, its HPA
+        # is in the list above, too.
+        with suppress(UnknownPoolError, ActuatorDeniedError):
+            items += await list_items(self._client, self._keda_path, {})
+        return {target for item in items if (target := _target_of(item)) is not None}
 
 
 async def list_items(client: KubernetesClient, path: str, params: dict[str, str]) -> list[Any]:
@@ -73,11 +89,15 @@ async def list_items(client: KubernetesClient, path: str, params: dict[str, str]
     raise UnexpectedAnswerError("The list has too many pages.")
 
 
-def _target_of(item: Any) -> set[str]:
-    """Return the Deployment that a scaler targets, if it targets one."""
+def _target_of(item: Any) -> str | None:
+    """Return the Deployment that a scaler may target; None: it targets none.
+
+    A scaler without the name of a target scales nothing. One whose kind cannot be read counts.
+    """
     try:
         target = item["spec"]["scaleTargetRef"]
         name, kind = target["name"], target.get("kind") or "Deployment"
     except (TypeError, KeyError, AttributeError):
-        raise UnexpectedAnswerError("The answer has a scaler without a target.") from None
-    return {name} if kind == "Deployment" and isinstance(name, str) else set()
+        return None
+    is_other = isinstance(kind, str) and kind != "Deployment"
+    return name if isinstance(name, str) and not is_other else None

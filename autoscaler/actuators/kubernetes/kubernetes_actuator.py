@@ -8,7 +8,11 @@ newer epoch and stops.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from itertools import starmap
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+from msgspec import Meta
 
 from autoscaler.actuators.actuator import (
     ActuatorConflictError,
@@ -22,6 +26,8 @@ from autoscaler.actuators.actuator_tables import KubernetesTable
 from autoscaler.actuators.kubernetes.deployments import (
     ACTUATOR_ANNOTATION,
     EPOCH_ANNOTATION,
+    OBJECT_NAME_PATTERN,
+    POOL_LABEL,
     Deployment,
     check_order,
     check_owner,
@@ -29,6 +35,7 @@ from autoscaler.actuators.kubernetes.deployments import (
     read_deployment,
     read_deployments,
     replicas_by_name,
+    role_deployment,
     selector_of,
 )
 from autoscaler.actuators.kubernetes.foreign_scalers import ForeignScalers, list_items
@@ -39,6 +46,15 @@ REMOVED_COST: Final = "-1000"
 """Cost of a pod that is to go: a ReplicaSet ends ready pods of the lowest cost first."""
 
 _CONCURRENT_CALLS: Final = 8
+
+
+class _PodMetadata(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(pattern=OBJECT_NAME_PATTERN)]
+    annotations: dict[str, str] = {}
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _PodMetadata
 
 
 class KubernetesActuator:
@@ -108,9 +124,11 @@ class KubernetesActuator:
         # The fence of all before the first change: an older autoscaler changes none of them then.
         fenced = {name: await self._fence(found[name], order.epoch) for name in found}
         shrinking = [name for name in fenced if counts.get(name, 0) < fenced[name].replicas]
-        if shrinking:
+        for name in fenced.keys() - shrinking:  # work waits for these
+            await self._scale(fenced[name], counts.get(name, 0))
+        if shrinking and role_deployment(self._release, order.pool) is None:
             await self._mark_removals(order, shrinking)
-        for name in sorted(fenced, key=lambda name: name in shrinking):  # growth first
+        for name in shrinking:
             await self._scale(fenced[name], counts.get(name, 0))
 
     async def _deployments(self, pool: str) -> dict[str, Deployment]:
@@ -155,27 +173,49 @@ class KubernetesActuator:
             raise UnexpectedAnswerError("The API server answers with another scale.")
 
     async def _mark_removals(self, order: PoolOrder, shrinking: list[str]) -> None:
-        """Lower the deletion cost of the pods to remove, so that no others are ended."""
-        pods = {pod for one in order.removals if (pod := pod_of_replica(one, order.pool))}
-        marked = [pod for pod in sorted(pods) if any(pod.startswith(f"{d}-") for d in shrinking)]
+        """Lower the deletion cost of the pods to remove, so that no others are ended.
+
+        A pod that an earlier order wanted to remove, and that is to stay, loses its mark.
+        """
+
+        def is_shrinking(pod: str) -> bool:
+            return any(pod.startswith(f"{name}-") for name in shrinking)
+
+        named = {pod_of_replica(one, order.pool) for one in order.removals}
+        removed = {pod for pod in named if pod is not None and is_shrinking(pod)}
+        items = await list_items(
+            self._client, self._pods_path, {"labelSelector": f"{POOL_LABEL}={order.pool}"}
+        )
+        marked = {pod for pod in map(_marked_pod, items) if pod is not None and is_shrinking(pod)}
+        costs: dict[str, str | None] = dict.fromkeys(sorted(marked - removed))
+        costs |= dict.fromkeys(sorted(removed - marked), REMOVED_COST)
         slots = asyncio.Semaphore(_CONCURRENT_CALLS)
 
-        async def mark(pod: str) -> None:
+        async def mark(pod: str, cost: str | None) -> None:
             async with slots:
                 try:
                     await self._client.call(
                         "PATCH",
                         f"{self._pods_path}/{pod}",
-                        body={"metadata": {"annotations": {DELETION_COST: REMOVED_COST}}},
+                        body={"metadata": {"annotations": {DELETION_COST: cost}}},
                         content_type=MERGE_PATCH,
                     )
                 except UnknownPoolError:
                     return  # it has ended
 
-        ended = await asyncio.gather(*(mark(pod) for pod in marked), return_exceptions=True)
+        ended = await asyncio.gather(*starmap(mark, costs.items()), return_exceptions=True)
         for failure in ended:  # all calls have ended
             if failure is not None:
                 raise failure
+
+
+def _marked_pod(item: Any) -> str | None:
+    """Return the name of a pod that is to be ended first; None for any other."""
+    try:
+        metadata = msgspec.convert(item, _Pod).metadata
+    except msgspec.ValidationError:
+        return None
+    return metadata.name if metadata.annotations.get(DELETION_COST) == REMOVED_COST else None
 
 
 def _replicas_of(scale: Any) -> object:

@@ -1,6 +1,7 @@
 """Calls the API server of Kubernetes over HTTP. Files of the service account may be rotated."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ _ERRORS: Final[dict[int, type[ActuatorError]]] = {
     404: UnknownPoolError,
     409: ActuatorConflictError,
 }
+_TOKEN: Final = re.compile(r"[!-~]+")
 _Stamp = tuple[int, int, int]
 
 
@@ -97,7 +99,10 @@ class KubernetesClient:
             stamp = _stamp(self._token_file)
             if self._token is None or self._token[0] != stamp:
                 with self._token_file.open("rb") as file:
-                    self._token = stamp, file.read(_TOKEN_BYTES_MAX).decode("ascii").strip()
+                    token = file.read(_TOKEN_BYTES_MAX).decode("ascii").strip()
+                if not _TOKEN.fullmatch(token):  # it becomes a part of a header
+                    raise ValueError
+                self._token = stamp, token
             if self._url.startswith("https:"):
                 stamp = _stamp(self._ca_file)
                 if self._tls is None or self._tls[0] != stamp:

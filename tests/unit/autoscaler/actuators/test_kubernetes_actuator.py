@@ -3,6 +3,7 @@
 The API server is a fake with optimistic concurrency; no cluster is here.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from autoscaler.actuators.kubernetes.deployments import (
     read_deployment,
     replicas_by_name,
 )
+from autoscaler.actuators.kubernetes.foreign_scalers import RECHECK_S
 from autoscaler.actuators.kubernetes.kubernetes_actuator import DELETION_COST, REMOVED_COST
 from tests.support.actuator_conformance import order
 from tests.support.actuator_platforms import KubernetesPlatform, kubernetes_platform
@@ -43,6 +45,13 @@ async def platform(tmp_path: Path) -> AsyncIterator[KubernetesPlatform]:
 def scaler(target: str, kind: str | None = "Deployment") -> dict[str, Any]:
     kinds = {} if kind is None else {"kind": kind}
     return {"metadata": {"name": "s"}, "spec": {"scaleTargetRef": {"name": target, **kinds}}}
+
+
+def add_pod(
+    platform: KubernetesPlatform, name: str, annotations: dict[str, str] | None = None
+) -> None:
+    metadata = {"name": name, "resourceVersion": "1", "labels": {"millrace.dev/pool": "chat"}}
+    platform.api.pods[name] = {"metadata": {**metadata, "annotations": annotations or {}}}
 
 
 def scales(platform: KubernetesPlatform) -> dict[str, int]:
@@ -129,6 +138,7 @@ async def test_a_horizontal_pod_autoscaler_of_a_deployment_is_refused(
         await actuator.apply(order(platform, 1, 3))
     assert scales(platform) == {ON_DEMAND: 0, SPOT: 0}
     platform.api.scalers = [scaler(SPOT, "StatefulSet")]
+    platform.clock.advance(RECHECK_S)
     await actuator.apply(order(platform, 1, 3))
     assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
 
@@ -150,16 +160,94 @@ async def test_other_scalers_are_listed_once_a_minute(platform: KubernetesPlatfo
     assert platform.api.calls.count(listed) == 1
 
     platform.api.scalers = [scaler(ON_DEMAND)]
-    with pytest.raises(ForeignScalerError):
-        await actuator.apply(order(platform, 1, 9, sequence=9))
+    for _ in range(2):  # the second one is refused by the same list
+        with pytest.raises(ForeignScalerError):
+            await actuator.apply(order(platform, 1, 9, sequence=9))
     assert platform.api.calls.count(listed) == 2
+
+
+async def test_orders_at_the_same_time_share_a_list(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    await asyncio.gather(*(actuator._foreign.check({ON_DEMAND}) for _ in range(5)))
+    assert platform.api.calls.count(("GET", "horizontalpodautoscalers")) == 1
+
+
+async def test_a_list_that_failed_is_tried_again_after_ten_seconds(
+    platform: KubernetesPlatform,
+) -> None:
+    actuator, listed = await platform.open_actuator(), ("GET", "horizontalpodautoscalers")
+    platform.api.denied = {listed}
+    for _ in range(3):
+        with pytest.raises(ActuatorDeniedError):
+            await actuator.apply(order(platform, 1, 3))
+    assert platform.api.calls.count(listed) == 1
+    platform.api.denied = set()
+    platform.clock.advance(RECHECK_S)
+    await actuator.apply(order(platform, 1, 3))
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
+
+
+@pytest.mark.parametrize(
+    ("item", "is_refused"),
+    [
+        ({}, False),
+        (None, False),
+        ({"spec": {"scaleTargetRef": None}}, False),
+        ({"spec": {"scaleTargetRef": {"kind": "Deployment"}}}, False),
+        ({"spec": {"scaleTargetRef": {"name": 3}}}, False),
+        ({"spec": {"scaleTargetRef": {"name": ON_DEMAND, "kind": 3}}}, True),
+    ],
+)
+async def test_a_scaler_that_targets_nothing_stops_no_pool(
+    platform: KubernetesPlatform, item: Any, is_refused: bool
+) -> None:
+    actuator = await platform.open_actuator()
+    platform.api.scalers = [item]
+    if is_refused:
+        with pytest.raises(ForeignScalerError):
+            await actuator.apply(order(platform, 1, 3))
+    else:
+        await actuator.apply(order(platform, 1, 3))
+
+
+async def test_no_right_to_lists_of_keda_stops_no_pool(platform: KubernetesPlatform) -> None:
+    """Its HPAs are seen all the same."""
+    actuator = await platform.open_actuator()
+    platform.api.denied = {("GET", "scaledobjects")}
+    await actuator.apply(order(platform, 1, 3))
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
+
+
+async def test_a_deployment_of_another_release_is_neither_read_nor_scaled(
+    platform: KubernetesPlatform,
+) -> None:
+    labels = dict(platform.api.deployments[ON_DEMAND]["metadata"]["labels"])
+    others = ("n-chat-l4", "m-chat-chat-l4", "m-chat-l4-x")
+    for name in others:
+        platform.api.add_deployment(name, labels, replicas=7)
+    actuator = await platform.open_actuator()
+    await actuator.apply(order(platform, 1, 3))
+
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0, **dict.fromkeys(others, 7)}
+    assert all("annotations" not in platform.api.deployments[name]["metadata"] for name in others)
+    observed = await actuator.observe("chat")
+    assert sum(kind.replicas for kind in observed.kinds) == 3
+
+
+async def test_a_pool_of_another_release_alone_is_unknown(platform: KubernetesPlatform) -> None:
+    found = platform.api.deployments
+    found["other-l4"] = found.pop(ON_DEMAND)
+    found["other-l4"]["metadata"]["name"] = "other-l4"
+    del found[SPOT]
+    with pytest.raises(UnknownPoolError):
+        await (await platform.open_actuator()).apply(order(platform, 1, 0))
 
 
 async def test_the_pods_to_remove_are_the_cheapest_before_the_scale_shrinks(
     platform: KubernetesPlatform,
 ) -> None:
     for name in ("m-chat-l4-a1", "m-chat-l4-a2", "m-other-l4-a1"):
-        platform.api.pods[name] = {"metadata": {"name": name, "resourceVersion": "1"}}
+        add_pod(platform, name)
     actuator = await platform.open_actuator()
     await actuator.apply(order(platform, 1, 3))
     shrunk = order(platform, 1, 1, sequence=2)
@@ -182,6 +270,37 @@ async def test_the_pods_to_remove_are_the_cheapest_before_the_scale_shrinks(
     writes = [call for call in platform.api.calls if call[0] != "GET"]
     assert writes == [("PATCH", "pods"), ("PATCH", "pods"), ("PUT", "deployments/scale")]
     assert scales(platform) == {ON_DEMAND: 1, SPOT: 0}
+
+
+async def test_a_pod_that_is_to_stay_loses_its_mark(platform: KubernetesPlatform) -> None:
+    """An earlier order was to remove it, and the autoscaler has decided otherwise."""
+    for name in ("m-chat-l4-a1", "m-chat-l4-a2"):
+        add_pod(platform, name, {DELETION_COST: REMOVED_COST})
+    add_pod(platform, "m-chat-l4-a3", {DELETION_COST: "7"})  # of the operator
+    await (await platform.open_actuator()).apply(order(platform, 1, 3))
+    shrunk = order(platform, 1, 2, sequence=2)
+    removals = ("chat-m-chat-l4-a2-0123abcd",)
+    platform.api.calls.clear()
+    await (await platform.open_actuator()).apply(
+        PoolOrder(pool="chat", epoch=1, sequence=2, kinds=shrunk.kinds, removals=removals)
+    )
+
+    assert {name: pod["metadata"]["annotations"] for name, pod in platform.api.pods.items()} == {
+        "m-chat-l4-a1": {},
+        "m-chat-l4-a2": {DELETION_COST: REMOVED_COST},
+        "m-chat-l4-a3": {DELETION_COST: "7"},
+    }
+    assert platform.api.calls.count(("PATCH", "pods")) == 1
+
+
+async def test_deployments_grow_even_if_no_pod_can_be_marked(platform: KubernetesPlatform) -> None:
+    actuator = await platform.open_actuator()
+    await actuator.apply(order(platform, 1, 0, 2))
+    platform.api.denied = {("GET", "pods")}
+
+    with pytest.raises(ActuatorDeniedError):
+        await actuator.apply(order(platform, 1, 3, 1, sequence=2))
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 2}
 
 
 @pytest.mark.parametrize(

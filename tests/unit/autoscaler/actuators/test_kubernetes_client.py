@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from autoscaler.actuators.actuator import ActuatorDeniedError, ActuatorError
 from autoscaler.actuators.kubernetes.kubernetes_client import KubernetesClient
+from autoscaler.actuators.safe_urls import url_problem
 from tests.support.fake_kubernetes import NAMESPACE, TOKEN, FakeKubernetes
 
 PATH = f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers"
@@ -77,3 +78,19 @@ async def test_files_that_cannot_be_used_are_a_denial(
     with pytest.raises(ActuatorDeniedError, match="service account"):
         await client.call("GET", PATH)
     await client.close()
+
+
+@pytest.mark.parametrize("token", ["", "a\nb: c", "a\rb", "a\x00b", "a b", "é"])
+async def test_a_token_that_is_no_part_of_a_header_is_a_denial(tmp_path: Path, token: str) -> None:
+    (tmp_path / "token").write_bytes(token.encode())
+    client = KubernetesClient("http://127.0.0.1:1", tmp_path / "token", tmp_path / "ca.crt")
+
+    with pytest.raises(ActuatorDeniedError, match="service account"):
+        await client.call("GET", PATH)
+    await client.close()
+
+
+@pytest.mark.parametrize("character", ["\t", "\n", "\r", "\x00", "\x7f", " ", "é"])
+def test_a_url_with_such_a_character_is_refused(character: str) -> None:
+    assert url_problem(f"https://example.com/a{character}b") == "The URL is not valid."
+    assert url_problem("https://example.com/ab") is None
