@@ -59,6 +59,13 @@ class KubernetesTable(
         ),
     ] = False
     timeout_s: TimeoutSeconds = 8.0
+    standby: Annotated[
+        bool,
+        Meta(
+            description="Whether all replicas of the Deployments start with "
+            "`MILLRACE_GPU_STANDBY=true`. Pools with `warm_replicas` need it."
+        ),
+    ] = False
 
 
 class KedaTable(
@@ -71,6 +78,13 @@ class KedaTable(
         Meta(
             description="Whether a small change is told as a value that is past the 10 % within "
             "which an HPA does nothing. Needed where HPAs have no `tolerance`."
+        ),
+    ] = False
+    standby: Annotated[
+        bool,
+        Meta(
+            description="Whether all replicas of the Deployments start with "
+            "`MILLRACE_GPU_STANDBY=true`. Pools with `warm_replicas` need it."
         ),
     ] = False
 

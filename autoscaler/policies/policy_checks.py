@@ -12,6 +12,7 @@ from autoscaler.actuators.actuator_tables import (
     ActuatorTable,
     EmbeddedTable,
     KedaTable,
+    KubernetesTable,
     WebhookTable,
 )
 from autoscaler.actuators.safe_urls import url_problem
@@ -66,6 +67,15 @@ def check_pool_actuator(
         yield (
             "actuator",
             f"The file has {len(actuators)} actuators, and an active {what} names one.",
+        )
+    only = next(iter(actuators), None) if len(actuators) == 1 else None
+    table = actuators.get(policy.actuator or only or "")
+    starts_warm = isinstance(table, KubernetesTable | KedaTable) and not table.standby
+    if isinstance(policy, PoolPolicy) and policy.warm_replicas and starts_warm:
+        yield (
+            "warm_replicas",
+            "Replicas of this actuator do not start in standby. Start all of them with "
+            "MILLRACE_GPU_STANDBY=true and say standby = true in its table.",
         )
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from autoscaler.actuators.socket_messages import (
     SocketRequest,
     socket_address,
 )
+from autoscaler.policies.pool_policy import NAME_PATTERN
 
 FILE_NAME: Final = "scaling.sock"
 CONNECTIONS_MAX: Final = 128
@@ -113,6 +115,9 @@ class ScalingSocket:
                 waiting.answer.set_result(self._carry_out(waiting.request))
             except ActuatorError as refusal:
                 waiting.answer.set_exception(refusal)
+            except Exception:  # noqa: BLE001  an order must not end the stack
+                _LOG.exception("a request of the autoscaler failed")
+                waiting.answer.set_exception(ActuatorError("The request cannot be carried out."))
 
     def _carry_out(self, request: SocketRequest) -> PoolAnswer:
         if isinstance(request, ApplyRequest):
@@ -178,9 +183,14 @@ class ScalingSocket:
             async with asyncio.timeout(self._read_s_max):
                 line = await reader.readuntil(b"\n")
             request = _REQUEST.decode(line)
-            if isinstance(request, ObserveRequest) or _has_sane_numbers(request.order):
+            if isinstance(request, ObserveRequest):
                 return request
-            message = "A number of the order is out of range."
+            if not _has_sane_numbers(request.order):
+                message = "A number of the order is out of range."
+            elif not _has_sane_names(request.order):
+                message = "A GPU type or zone of the order is no name."
+            else:
+                return request
         except TimeoutError:
             message = f"No whole line came within {self._read_s_max:g} s."
         except asyncio.LimitOverrunError:
@@ -196,6 +206,12 @@ def _has_sane_numbers(order: PoolOrder) -> bool:
     """Whether no number is negative or huge: an absurd epoch would refuse all later orders."""
     numbers = (order.epoch, order.sequence, order.standby, *(k.replicas for k in order.kinds))
     return all(0 <= number <= _NUMBER_MAX for number in numbers)
+
+
+def _has_sane_names(order: PoolOrder) -> bool:
+    """Whether types and zones are names of a policy file: they become variables of processes."""
+    names = {name for kind in order.kinds for name in (kind.gpu_type, kind.zone)} - {""}
+    return all(re.match(NAME_PATTERN, name) for name in names)
 
 
 def _listen(path: Path) -> socket.socket:

@@ -181,6 +181,21 @@ class FencedPlatformConformance:
         assert platform.replicas() == {platform.kinds[0]: 1}
 
 
+class SequencedPlatformConformance:
+    """A platform keeps the sequence of its last order, so that a late one changes nothing."""
+
+    async def test_an_older_order_of_the_same_epoch_is_refused(self, platform: Platform) -> None:
+        actuator = await platform.open_actuator()
+        await actuator.apply(order(platform, 3, 4, sequence=8))
+
+        with pytest.raises(ActuatorConflictError):
+            await (await platform.open_actuator()).apply(order(platform, 3, 1, sequence=7))
+        assert platform.replicas() == {platform.kinds[0]: 4}
+        await actuator.apply(order(platform, 3, 4, sequence=8))
+        await actuator.apply(order(platform, 4, 2, sequence=1))
+        assert platform.replicas() == {platform.kinds[0]: 2}
+
+
 class RemotePlatformConformance:
     """A platform that fails gets a named error, and the replicas stay."""
 

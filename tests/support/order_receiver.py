@@ -15,7 +15,7 @@ EXITS = {"stale_epoch": 3, "actuator_denied": 4, "actuator_conflict": 5, "foreig
 
 def new_state(pools: list[str]) -> dict[str, Any]:
     """Return the state of a platform that runs nothing yet."""
-    empty = {"epoch": 0, "actuator": "", "kinds": []}
+    empty = {"epoch": 0, "sequence": 0, "actuator": "", "kinds": []}
     return {"fault": None, "writes": 0, "pools": {pool: dict(empty) for pool in pools}}
 
 
@@ -30,9 +30,16 @@ def carry_out(state: dict[str, Any], message: dict[str, Any]) -> tuple[str | Non
     if message["action"] == "apply":
         if message["epoch"] < pool["epoch"]:
             return "stale_epoch", {"code": "stale_epoch"}
+        if message["epoch"] == pool["epoch"] and message["sequence"] < pool["sequence"]:
+            return "actuator_conflict", {"code": "actuator_conflict"}
         if pool["kinds"] != message["kinds"]:
             state["writes"] += 1
-        pool.update(epoch=message["epoch"], actuator=actuator, kinds=message["kinds"])
+        pool.update(
+            epoch=message["epoch"],
+            sequence=message["sequence"],
+            actuator=actuator,
+            kinds=message["kinds"],
+        )
     return None, {"pool": name, **pool}
 
 

@@ -108,7 +108,7 @@ class CommandActuator:
             return output, await process.wait()
         finally:
             # Also after a cancellation: children of the command would go on changing replicas.
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # of another user now
                 os.killpg(process.pid, signal.SIGKILL)
             try:
                 with contextlib.suppress(TimeoutError):  # one that left the group has the pipe

@@ -280,3 +280,14 @@ def test_the_numbers_of_tables_are_limited() -> None:
     )
     types = "".join(f"[gpu_types.t{number}]\n" for number in range(GPU_TYPES_MAX + 1))
     assert problems(types) == ("scaling.toml: [gpu_types]: It has 65 tables; the limit is 64.",)
+
+
+@pytest.mark.parametrize("kind", ["kubernetes", "keda"])
+def test_a_warm_pool_needs_replicas_that_start_in_standby(kind: str) -> None:
+    """Else each of them joins the group at once, and another one is started for ever."""
+    table = f'[actuators.a]\nkind = "{kind}"\n'
+    pool = "[pools.p]\nwarm_replicas = 1\n"
+    with pytest.raises(InvalidPoliciesError, match=r"warm_replicas: .* do not start in standby"):
+        read(table + pool)
+    assert read(f"{table}standby = true\n{pool}").policy_of("p").warm_replicas == 1
+    assert read(table + "[pools.p]\nwarm_replicas = 0\n").policy_of("p").warm_replicas == 0

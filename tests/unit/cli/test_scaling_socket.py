@@ -258,3 +258,28 @@ def test_an_order_decodes_as_it_was_sent(
     (order,) = pools.orders
     assert isinstance(order, PoolOrder)
     assert (order.standby, order.removals) == (1, ("pool-host-1",))
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "A", "a b", "-a", "a" * 64, "a\n"])
+@pytest.mark.parametrize("field", ["gpu_type", "zone"])
+def test_a_kind_that_is_no_name_is_refused(
+    path: Path, served: ScalingSocket, name: str, field: str
+) -> None:
+    """A null byte in a variable of a process once ended the stack."""
+    order = {**ORDER, "kinds": [{field: name, "replicas": 1}]}
+    line = json.dumps({"action": "apply", "order": order}).encode() + b"\n"
+    assert answered(path, line)["error"] == "invalid_request"
+    assert "error" not in answered(path, OBSERVE)
+
+
+def test_an_order_that_fails_unexpectedly_gets_an_error(path: Path) -> None:
+    class Broken(RecordedPools):
+        def apply(self, order: PoolOrder) -> Any:
+            raise ValueError
+
+    with (
+        scaling_socket(path, Broken()) as server,
+        carried_out(server.answer_waiting),
+    ):
+        assert answered(path, APPLY)["error"] == "actuator_failed"
+        assert "error" not in answered(path, OBSERVE)

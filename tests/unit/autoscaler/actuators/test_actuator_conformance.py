@@ -13,6 +13,7 @@ from tests.support.actuator_conformance import (
     ActuatorConformance,
     FencedPlatformConformance,
     RemotePlatformConformance,
+    SequencedPlatformConformance,
 )
 from tests.support.actuator_platforms import (
     CommandPlatform,
@@ -39,13 +40,23 @@ class TestKeda(ActuatorConformance, FencedPlatformConformance):
             yield platform
 
 
-class TestCommand(ActuatorConformance, FencedPlatformConformance, RemotePlatformConformance):
+class TestCommand(
+    ActuatorConformance,
+    FencedPlatformConformance,
+    RemotePlatformConformance,
+    SequencedPlatformConformance,
+):
     @pytest.fixture
     def platform(self, tmp_path: Path) -> CommandPlatform:
         return CommandPlatform(tmp_path)
 
 
-class TestWebhook(ActuatorConformance, FencedPlatformConformance, RemotePlatformConformance):
+class TestWebhook(
+    ActuatorConformance,
+    FencedPlatformConformance,
+    RemotePlatformConformance,
+    SequencedPlatformConformance,
+):
     @pytest.fixture
     async def platform(self, tmp_path: Path) -> AsyncIterator[WebhookPlatform]:
         async with webhook_platform(tmp_path) as platform:
