@@ -15,7 +15,7 @@ from typing import Final
 
 from rich.console import Console
 
-from cli.admin.scaling_log import ScalingLog
+from cli.admin.scaling_records import ScalingRecords
 from cli.api_client import Client, connect, transient_errors
 from cli.demo.demo_jobs import DemoJob, FinishedJob, find_problems, run_job, write_requests
 from cli.demo.demo_stack import demo_stack
@@ -125,7 +125,7 @@ class ScalingWatch:
             self._thread.join()
 
     def _run(self) -> None:
-        log, shown = ScalingLog(), None
+        log, shown = ScalingRecords(), None
         with contextlib.closing(
             TopicTailReader(self._kafka, SCALING, client_id="millrace-demo")
         ) as reader:
