@@ -93,6 +93,7 @@ class DecisionLoop:
         self._deps = deps
         self._epoch: int | None = None
         self._sequence = 0
+        self._numbered_epoch: int | None = None
         self._pools: dict[str, ScaledPool] = {}
         self._roles: dict[str, ScaledRole] = {}  # by `role_key`
         self._read_since_s: float | None = None
@@ -149,22 +150,30 @@ class DecisionLoop:
             await self._change_epoch(epoch, now_s)
             if epoch != self._deps.owner.epoch:
                 return  # it ended while orders of the last one were cancelled
-        if epoch is None or self._read_since_s is None or now_s - self._read_since_s < WARM_UP_S:
+        if epoch is None:
+            self._deps.store.forget_arrivals()
+            return
+        if self._read_since_s is None or now_s - self._read_since_s < WARM_UP_S:
             return
         started_s = time.perf_counter()
         self._decide_all(epoch, now_s)
         metrics.DECISION_SECONDS.observe(time.perf_counter() - started_s)
 
     async def _change_epoch(self, epoch: int | None, now_s: float) -> None:
-        self._epoch, self._sequence, self._pools, self._roles = epoch, 0, {}, {}
+        self._epoch, self._pools, self._roles = epoch, {}, {}
         self._decided_s = now_s
+        self._deps.store.forget_arrivals()
         self._deps.writer.forget()
         for gauge in (metrics.TARGET, metrics.LIVE, metrics.STANDBY, metrics.NEED, metrics.STALE):
             gauge.clear()
         await self.sender.drop_all()
         if epoch is None:
             return
+        if epoch != self._numbered_epoch:
+            self._numbered_epoch, self._sequence = epoch, 0
         for pool, record in self._deps.owner.pools.items():
+            if record.epoch == epoch:  # it decided before, and was paused since
+                self._sequence = max(self._sequence, record.sequence)
             state: ScaledUnit
             if role_of_key(pool) is not None:
                 state = self._roles[pool] = ScaledRole(pool, now_s)
@@ -174,7 +183,8 @@ class DecisionLoop:
 
     def _decide_all(self, epoch: int, now_s: float) -> None:
         policies, overrides = self._deps.policies(), self._deps.owner.overrides
-        elapsed_s, self._decided_s = max(0.0, now_s - self._decided_s), now_s
+        before_s, self._decided_s = self._decided_s, now_s
+        elapsed_s = max(0.0, now_s - before_s)
         shares = QuotaShares({name: one.quota for name, one in policies.gpu_types.items()})
         outlooks: dict[str, Outlook] = {}
         for pool in self._known_pools(policies):
@@ -183,7 +193,7 @@ class DecisionLoop:
                 continue
             state = self._pools.get(pool)
             if state is None:
-                state = self._pools[pool] = ScaledPool(pool, now_s)
+                state = self._pools[pool] = ScaledPool(pool, before_s)
             try:
                 outlooks[pool] = state.read_inputs(self._deps.store, rules, now_s)
             except InvalidSignalError as error:
@@ -197,6 +207,7 @@ class DecisionLoop:
                 needed=state.needed(outlooks[pool], now_s),
                 gpus_per_replica=policies.policy_of(pool).gpus_per_replica,
             )
+        self._deps.store.forget_arrivals()  # those of pools that were left out
         for pool in shares.share():
             override = _in_force(overrides, pool, now_s)
             self._decide_pool(epoch, pool, (policies, outlooks[pool], shares, override), now_s)

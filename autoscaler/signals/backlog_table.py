@@ -80,6 +80,10 @@ class BacklogTable:
         """Return the calls of wake requests since the last call of this method."""
         return self._calls.pop(pool, 0)
 
+    def forget_calls(self) -> None:
+        """Discard the calls that were not taken."""
+        self._calls.clear()
+
     def uploads(self, pool: str, now_s: float) -> int:
         """Return the files that are uploaded or validated for a pool."""
         current = [

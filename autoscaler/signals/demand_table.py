@@ -68,6 +68,10 @@ class DemandTable:
         prompt, output = self._arrived.pop(pool, (0.0, 0.0))
         return prompt + output_weight * output
 
+    def forget_arrived(self) -> None:
+        """Discard what arrived since it was taken last; totals go on from here."""
+        self._arrived.clear()
+
     def call_tokens(self, pool: str, output_weight: float) -> float:
         """Return the mean weighted tokens of a call of a pool."""
         if (mean := self._call_means.get(pool)) is None:

@@ -61,6 +61,11 @@ class SignalStore:
         """The pools that topics name."""
         return {*self.replicas.pools, *self.demand.pools, *self.backlog.pools}
 
+    def forget_arrivals(self) -> None:
+        """Discard arrivals and calls that no decision took: they are not those of one second."""
+        self.demand.forget_arrived()
+        self.backlog.forget_calls()
+
     def take_inputs(
         self, pool: str, now_s: float, *, ordered: int, has_arrivals: bool
     ) -> PoolInputs:

@@ -372,3 +372,35 @@ async def test_the_first_work_of_an_empty_pool_is_decided_before_the_interval_en
     assert replicas(world.actuator.newest(POOL)) == 1
     stop.set()
     await running
+
+
+async def test_arrivals_of_the_time_before_an_epoch_are_not_those_of_its_first_second() -> None:
+    world = AutoscalerWorld()
+    world.owner.epoch = None
+    for second in range(600):
+        world.demands[POOL] = demand_of(arrived=500.0 * second, items=second)
+        await world.advance(1)
+    world.owner.epoch = 1
+    for second in range(600, 605):
+        world.demands[POOL] = demand_of(arrived=500.0 * second, items=second)
+        await world.advance(1)
+    assert world.state().target == 1
+
+
+async def test_an_epoch_goes_on_with_its_sequence_after_a_pause() -> None:
+    world = await busy_world()
+    world.backlogs[POOL] = [bulk_of(9_000_000.0, NOW_S + 3_700)]
+    await world.advance(2)
+    before = world.actuator.orders[-1]
+    world.owner.epoch = None
+    await world.advance(2)
+    world.owner.epoch = 1
+    await world.advance(10)
+    after = world.actuator.orders[-1]
+    assert after.epoch == before.epoch
+    assert after.sequence > before.sequence
+
+    again = world.successor()
+    again.owner.epoch = 1
+    await again.advance(10)
+    assert again.actuator.orders[-1].sequence > after.sequence
