@@ -5,11 +5,20 @@ lower than the highest that it has carried out for the pool, even after a restar
 the platform keeps the epoch (fencing tokens, Kleppmann, "How to do distributed locking", 2016).
 """
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from msgspec import Struct
 
 from core.errors import Disposition, MillraceError
+
+EPOCH_MAX: Final = 2**53 - 1
+"""The highest epoch that an answer may have: each JSON reader keeps such a number exact."""
+
+EPOCH_LEAP_MAX: Final = 1_000_000
+"""How far an epoch that a platform has seen may be above the log's: more is no epoch of this log.
+
+An epoch grows by 1 with each owner. To follow an absurd one would refuse all later owners.
+"""
 
 
 class KindCount(Struct, frozen=True, kw_only=True):

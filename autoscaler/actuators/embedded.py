@@ -7,6 +7,7 @@ from typing import ClassVar, Final, TypeAlias
 import msgspec
 
 from autoscaler.actuators.actuator import (
+    EPOCH_MAX,
     ActuatorConflictError,
     ActuatorDeniedError,
     ActuatorError,
@@ -119,7 +120,8 @@ def _read_answer(line: bytes) -> PoolAnswer:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise UnexpectedAnswerError("The answer of the stack is not valid.") from None
     counts = [kind.replicas for kind in answer.kinds]
-    if answer.epoch < 0 or any(count < 0 for count in counts) or sum(counts) > _REPLICAS_MAX:
+    is_epoch = 0 <= answer.epoch <= EPOCH_MAX
+    if not is_epoch or any(count < 0 for count in counts) or sum(counts) > _REPLICAS_MAX:
         raise UnexpectedAnswerError("The answer of the stack has impossible numbers.")
     return answer
 

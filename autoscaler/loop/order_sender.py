@@ -8,11 +8,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from autoscaler.actuators.actuator import (
+    EPOCH_LEAP_MAX,
     Actuator,
     ActuatorError,
     ActuatorTimeoutError,
     PoolOrder,
     StaleEpochError,
+    UnexpectedAnswerError,
 )
 from autoscaler.metrics import FAILURES
 from core.errors import MillraceError
@@ -35,6 +37,12 @@ class _PoolOrders:
         self.failures = 0
         self.retry_s = 0.0
         self.task: asyncio.Task[None] | None = None
+
+    def with_backoff(self) -> "_PoolOrders":
+        """Return the state in which the next epoch begins: its first order waits as this one."""
+        after = _PoolOrders()
+        after.failure, after.failures, after.retry_s = self.failure, self.failures, self.retry_s
+        return after
 
 
 class OrderSender:
@@ -93,11 +101,12 @@ class OrderSender:
             self._note_failure(known, pool, code)
 
     async def drop_all(self) -> None:
-        """Cancel what runs and forget all: another process decides."""
+        """Cancel what runs and forget all but the waits after failures: the epoch ended."""
         tasks = [one.task for one in self._pools.values() if one.task is not None]
         for task in tasks:
             task.cancel()
-        self._pools = {}
+        failing = {name: one for name, one in self._pools.items() if one.failures}
+        self._pools = {name: one.with_backoff() for name, one in failing.items()}
         if tasks:
             await asyncio.wait(tasks, timeout=self._apply_s_max)
 
@@ -114,8 +123,11 @@ class OrderSender:
                 return
             await self._apply(order, actuator)
         except StaleEpochError as error:
-            self._note_failure(pool, order.pool, error.code)
-            self._on_stale(await self._seen_epoch(order, actuator))
+            seen = await self._seen_epoch(order, actuator)
+            code = UnexpectedAnswerError.code if seen is None else error.code
+            self._note_failure(pool, order.pool, code)
+            if seen is not None:
+                self._on_stale(seen)
         except MillraceError as error:
             self._note_failure(pool, order.pool, error.code)
         except TimeoutError:
@@ -135,12 +147,19 @@ class OrderSender:
         except TimeoutError:
             raise ActuatorTimeoutError from None
 
-    async def _seen_epoch(self, order: PoolOrder, actuator: Actuator) -> int:
+    async def _seen_epoch(self, order: PoolOrder, actuator: Actuator) -> int | None:
+        """Return the higher epoch that the platform has seen; None if it shows none.
+
+        One pool's actuator, which errs, must not end the decisions about the others.
+        """
         try:
             observed = await asyncio.wait_for(actuator.observe(order.pool), self._apply_s_max)
-        except (MillraceError, TimeoutError):
-            return order.epoch
-        return max(order.epoch, observed.epoch)
+        except Exception as error:  # noqa: BLE001  of an actuator: other pools go on
+            extra = {"pool": order.pool, "reason": type(error).__name__}
+            _LOG.warning("a newer epoch is not shown", extra=extra)
+            return None
+        is_newer = order.epoch < observed.epoch <= order.epoch + EPOCH_LEAP_MAX
+        return observed.epoch if is_newer else None
 
     def _note_failure(self, pool: _PoolOrders, name: str, code: str) -> None:
         pool.failure = code

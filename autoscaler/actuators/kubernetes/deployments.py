@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from autoscaler.actuators.actuator import (
+    EPOCH_MAX,
     ForeignScalerError,
     KindCount,
     PoolOrder,
@@ -39,7 +40,7 @@ OBJECT_NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9.-]{0,252}$(?!\n)"
 LABEL_CHARS_MAX: Final = 63
 DEPLOYMENTS_MAX: Final = 4_096
 _REPLICAS_MAX: Final = 10_000
-_EPOCH_DIGITS_MAX: Final = 19
+_EPOCH_DIGITS_MAX: Final = len(str(EPOCH_MAX))
 # Names of Kubernetes alone: an id comes from a record, and its pod becomes part of a path.
 _REPLICA_ID: Final = re.compile(r"(?P<pod>[a-z0-9][a-z0-9.-]*)-[0-9a-f]{8}")
 
@@ -93,7 +94,9 @@ class Deployment(msgspec.Struct, frozen=True):
         text = self.metadata.annotations.get(EPOCH_ANNOTATION, "0")
         if not (text.isascii() and text.isdigit() and len(text) <= _EPOCH_DIGITS_MAX):
             raise UnexpectedAnswerError(f"The annotation {EPOCH_ANNOTATION} is no number.")
-        return int(text)
+        if (epoch := int(text)) > EPOCH_MAX:
+            raise UnexpectedAnswerError(f"The annotation {EPOCH_ANNOTATION} is no epoch.")
+        return epoch
 
 
 def role_deployment(release: str, pool: str) -> str | None:

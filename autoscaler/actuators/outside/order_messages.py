@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from autoscaler.actuators.actuator import (
+    EPOCH_MAX,
     ActuatorConflictError,
     ActuatorDeniedError,
     ActuatorError,
@@ -22,7 +23,6 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 REPLICAS_MAX: Final = 10_000
 """Replicas of a pool that an answer may have."""
 
-_EPOCH_MAX: Final = 2**62
 _KINDS_MAX: Final = 4_096  # GPU types × zones × spot or not
 _ERRORS: Final[dict[str, type[ActuatorError]]] = {
     error.code: error
@@ -44,7 +44,7 @@ class _KindAnswer(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    epoch: Annotated[int, Meta(ge=0, le=_EPOCH_MAX)]
+    epoch: Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
     pool: str
     actuator: str = ""
     kinds: Annotated[tuple[_KindAnswer, ...], Meta(max_length=_KINDS_MAX)] = ()
