@@ -281,9 +281,8 @@ class DecisionLoop:
         """Send the order of a decision, and write both. `carried_out`: mode, actuator."""
         assert state.decision is not None
         pool, (mode, name) = state.pool, carried_out
-        failure = self.sender.failure(pool)
-        if failure and mode == "active":
-            alert = f"The actuator {name} did not carry out the last order: {failure}."
+        failure = self.sender.failure(pool) if mode == "active" else ""
+        if alert := _alert(state, name, failure):
             state.decision = replace(state.decision, alert=alert)
         self._observe(pool, state.decision)
         if mode == "active":
@@ -295,7 +294,7 @@ class DecisionLoop:
             at_s=now_s,
             applied=mode == "active",
             decision=b"",
-            failure=self.sender.failure(pool) if mode == "active" else "",
+            failure=failure,
         )
         self._deps.writer.write_decision(entry, state.decision)
 
@@ -366,6 +365,8 @@ class DecisionLoop:
             start_s=state.start_s,
             wake_s=state.wake_s,
             waking_since_s=fleet.waking_since_s,
+            asleep=fleet.asleep,
+            failure=self.sender.failure(state.pool) if mode == "active" else "",
         )
 
     def _known_pools(self, policies: Policies) -> list[str]:
@@ -422,6 +423,18 @@ def _in_force(
 ) -> ScalingOverride | None:
     override = overrides.get(pool)
     return override if is_in_force(override, now_s) else None
+
+
+def _alert(state: ScaledUnit, actuator: str, failure: str) -> str:
+    """Return what an operator has to see of a pool, in sentences; empty: nothing."""
+    found = []
+    if failure:
+        found.append(f"The actuator {actuator} did not carry out the last order: {failure}.")
+    if stuck := state.fleet.stuck.total():
+        found.append(f"Replicas did not become ready in time and are to end: {stuck}.")
+    if state.decision is not None and state.decision.alert:
+        found.append(state.decision.alert)
+    return " ".join(found)
 
 
 def _filled(record: PoolScaling, state: ScaledUnit) -> PoolScaling:

@@ -4,9 +4,12 @@ A replica that was ordered and is not seen yet counts as one that starts, of the
 ordered, until it had time to come (`settle_s`); so an order stays the same while it is carried out.
 A spot replica that did not come makes its offer unavailable. Starts are measured by matching the
 oldest order of a kind with the next new replica of the kind.
+
+A replica that does not become ready in time is stuck: it is no capacity, and is to end. Only then
+is another one of its kind ordered, since a platform that counts would keep the one that it has.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -21,6 +24,9 @@ RESTORE_S: Final = 10.0
 
 SPOT_RETRY_S: Final = 600.0
 """Time for which spot GPUs of a type and zone are not ordered after they did not come."""
+
+STUCK_MIN_S: Final = 600.0
+"""Shortest time after which a replica that still starts is stuck; at least 3 cold starts."""
 
 PLACEHOLDER: Final = "ordered:"
 """Beginning of the ids of replicas that were ordered and not seen."""
@@ -51,6 +57,16 @@ def count_kinds(replicas: Iterable[ReplicaSignal]) -> Counter[Kind]:
     return Counter({Kind(*kind): count for kind, count in plain.items()})
 
 
+def _claimed(one: OpenStart, found: Mapping[Kind, deque[str]]) -> list[OpenStart]:
+    """Return an open start after new replicas of its kind claimed it; they leave `found`."""
+    ids = None if one.replica_id else found.get(kind_of(one))
+    if not ids:
+        return [one]
+    count = min(one.count, len(ids))
+    claimed = [replace(one, count=1, replica_id=ids.popleft()) for _ in range(count)]
+    return claimed if count == one.count else [*claimed, replace(one, count=one.count - count)]
+
+
 class Fleet:
     """Ordered and seen replicas of one pool."""
 
@@ -69,6 +85,9 @@ class Fleet:
         self._known: dict[str, ReplicaSignal] = {}
         self._existing: Counter[Kind] = Counter()  # that are seen and do not drain
         self._restored_s: float | None = None
+        self._at_s = 0.0  # of the last advance
+        self._starting: dict[str, float] = {}  # since when, by id
+        self._stuck: set[str] = set()
 
     def restore(
         self,
@@ -82,6 +101,7 @@ class Fleet:
         self._removing = dict.fromkeys(removing, now_s)
         self.kinds, self.awake = Counter(kinds), dict(awake)
         self._open, self._restored_s = list(open_starts), now_s
+        self._move_back(now_s)
 
     @property
     def open_starts(self) -> tuple[OpenStart, ...]:
@@ -91,8 +111,25 @@ class Fleet:
     @property
     def waking_since_s(self) -> float:
         """When the oldest replica that starts or wakes was ordered; 0: none does."""
-        waking = [at_s for at_s in self.awake.values() if at_s > 0]
-        return min([one.at_s for one in self._open] + waking, default=0.0)
+        stuck = self._stuck
+        waking = [at_s for name, at_s in self.awake.items() if at_s > 0 and name not in stuck]
+        starting = [one.at_s for one in self._open if one.replica_id not in stuck]
+        return min(starting + waking, default=0.0)
+
+    @property
+    def existing(self) -> Counter[Kind]:
+        """Replicas that are seen and do not drain, by kind."""
+        return self._existing
+
+    @property
+    def asleep(self) -> int:
+        """How many replicas are loaded and out of the group now."""
+        return sum(one.state is ReplicaState.ASLEEP for one in self._known.values())
+
+    @property
+    def stuck(self) -> Counter[Kind]:
+        """Replicas that did not become ready in time and exist, by kind."""
+        return Counter(kind_of(self._known[name]) for name in self._stuck)
 
     @property
     def removing(self) -> list[str]:
@@ -108,11 +145,16 @@ class Fleet:
     ) -> tuple[ReplicaSignal, ...]:
         """Return the replicas by which to decide: seen ones, and ordered ones that are to come."""
         current = {one.replica_id: one for one in seen}
+        if now_s < self._at_s:
+            self._move_back(now_s)
+        self._at_s = now_s
         self._match_new(current, now_s)
         self._note_lost(current, now_s)
         self._measure(current, now_s)
         self._known = current
-        existing = self._existing = count_kinds(current.values())
+        self._note_stuck(current, now_s, settle_s)
+        self._existing = count_kinds(current.values())
+        existing = self._existing - self.stuck
         self._settle_removals(current, existing, now_s, settle_s)
         self._settle_open(existing, now_s, settle_s)
         pending = self._placeholders(existing, now_s)
@@ -130,7 +172,7 @@ class Fleet:
         now_s: float,
     ) -> None:
         """Remember what is ordered now."""
-        self.kinds, self.standby = +kinds, standby
+        before, self.kinds, self.standby = self.kinds, +kinds, standby
         added: Counter[Kind] = Counter()
         for one in additions:
             if one.wake_replica_id is None:
@@ -142,6 +184,12 @@ class Fleet:
         for replica_id in removals:
             if not replica_id.startswith(PLACEHOLDER):
                 self._removing[replica_id] = now_s
+        for replica_id, known in self._known.items():
+            # One that drains by itself is the one to end, not a healthy one of the kind.
+            if known.state is ReplicaState.DRAINING:
+                kind = kind_of(known)
+                if self.kinds[kind] < before[kind]:
+                    self._removing.setdefault(replica_id, now_s)
 
     def refuse_spot(self, replica: ReplicaSignal, now_s: float) -> None:
         """Order no spot GPU of the type and zone of a replica for a while."""
@@ -154,35 +202,35 @@ class Fleet:
     def _match_new(self, current: Mapping[str, ReplicaSignal], now_s: float) -> None:
         is_restoring = self._restored_s is not None and now_s - self._restored_s < RESTORE_S
         named = {one.replica_id for one in self._open if one.replica_id}
+        found: defaultdict[Kind, deque[str]] = defaultdict(deque)
         for replica_id, one in current.items():
             if replica_id in self._known or replica_id in named:
                 continue
             # In the first seconds of an owner, a replica that is ready may be an old one.
             if is_restoring and one.state is not ReplicaState.STARTING:
                 continue
-            self._claim(one)
-
-    def _claim(self, replica: ReplicaSignal) -> None:
-        kind = kind_of(replica)
-        for number, one in enumerate(self._open):
-            if not one.replica_id and kind_of(one) == kind:
-                rest = [replace(one, count=one.count - 1)] if one.count > 1 else []
-                claimed = replace(one, count=1, replica_id=replica.replica_id)
-                self._open[number : number + 1] = [claimed, *rest]
-                return
+            found[kind_of(one)].append(replica_id)
+        if found:
+            self._open = [rest for one in self._open for rest in _claimed(one, found)]
 
     def _note_lost(self, current: Mapping[str, ReplicaSignal], now_s: float) -> None:
         """Expect that the platform starts a replica again that ended by itself."""
-        for replica_id, one in self._known.items():
-            if replica_id in current:
-                continue
-            self.awake.pop(replica_id, None)
-            was_ordered = replica_id in self._removing or one.state is ReplicaState.DRAINING
-            self._open = [start for start in self._open if start.replica_id != replica_id]
-            if not was_ordered:
-                self._open.append(
-                    OpenStart(at_s=now_s, is_measured=False, **kind_of(one)._asdict())
-                )
+        lost = self._known.keys() - current.keys()
+        if self._restored_s is None or now_s - self._restored_s >= RESTORE_S:
+            self.awake = {name: at_s for name, at_s in self.awake.items() if name in current}
+        if not lost:
+            return
+        self._open = [start for start in self._open if start.replica_id not in lost]
+        again = Counter(
+            kind_of(self._known[name])
+            for name in lost
+            if name not in self._removing and self._known[name].state is not ReplicaState.DRAINING
+        )
+        for name in lost:
+            self.awake.pop(name, None)
+        for kind, count in sorted(again.items()):
+            start = OpenStart(at_s=now_s, count=count, is_measured=False, **kind._asdict())
+            self._open.append(start)
 
     def _measure(self, current: Mapping[str, ReplicaSignal], now_s: float) -> None:
         kept = []
@@ -191,13 +239,45 @@ class Fleet:
             if replica is None or replica.state is ReplicaState.STARTING:
                 kept.append(one)
             elif replica.state is ReplicaState.WARM and one.is_measured:
-                self.times = self.times.with_start(one.gpu_type, max(0.0, now_s - one.at_s))
+                self.times = self.times.with_start(one.gpu_type, now_s - one.at_s)
         self._open = kept
         for replica_id, at_s in self.awake.items():
             woken = current.get(replica_id)
             if at_s > 0 and woken is not None and woken.state is ReplicaState.WARM:
-                self.times = self.times.with_wake(max(0.0, now_s - at_s))
+                self.times = self.times.with_wake(now_s - at_s)
                 self.awake[replica_id] = 0.0
+
+    def _note_stuck(
+        self, current: Mapping[str, ReplicaSignal], now_s: float, settle_s: float
+    ) -> None:
+        """Find replicas that had more than enough time to become ready; they are to end."""
+        ordered = {one.replica_id: one.at_s for one in self._open if one.replica_id}
+        self._starting = {
+            name: self._starting.get(name, ordered.get(name, now_s))
+            for name, one in current.items()
+            if one.state is ReplicaState.STARTING
+        }
+        start_s_max = max(STUCK_MIN_S, 1.5 * settle_s)  # `settle_s` is two cold starts
+        self._stuck = {name for name, at_s in self._starting.items() if now_s - at_s >= start_s_max}
+        for name, at_s in self.awake.items():
+            if name in current and current[name].state is ReplicaState.ASLEEP:
+                self.awake[name] = at_s or now_s  # of an unknown time: it counts from here
+                if now_s - self.awake[name] >= settle_s:
+                    self._stuck.add(name)
+        for name in self._stuck:
+            self._removing.setdefault(name, now_s)
+
+    def _move_back(self, now_s: float) -> None:
+        """Take times that are ahead of a clock that went back as now."""
+        self._open = [replace(one, at_s=min(one.at_s, now_s)) for one in self._open]
+        for times in (self.awake, self._removing, self._starting):
+            times.update({name: min(at_s, now_s) for name, at_s in times.items()})
+        until_s_max = now_s + SPOT_RETRY_S
+        self.unavailable_spot = {
+            offer: min(until_s, until_s_max) for offer, until_s in self.unavailable_spot.items()
+        }
+        if self._restored_s is not None:
+            self._restored_s = min(self._restored_s, now_s)
 
     def _settle_removals(
         self,
@@ -208,29 +288,43 @@ class Fleet:
     ) -> None:
         """Forget removals that were carried out, also of another replica of the kind, or were not.
 
-        A platform that chooses itself ends any replica of the kind.
+        A platform that chooses itself ends any replica of the kind. One that drains or is stuck
+        stays named until it has ended.
         """
+        draining = ReplicaState.DRAINING
         self._removing = {
             name: at_s
             for name, at_s in self._removing.items()
             if name in current
-            and now_s - at_s < settle_s
-            and existing.get(kind_of(current[name]), 0) > self.kinds[kind_of(current[name])]
+            and (
+                name in self._stuck
+                or current[name].state is draining
+                or (
+                    now_s - at_s < settle_s
+                    and existing.get(kind_of(current[name]), 0) > self.kinds[kind_of(current[name])]
+                )
+            )
         }
 
     def _settle_open(self, existing: Mapping[Kind, int], now_s: float, settle_s: float) -> None:
-        """Drop starts that had time to come, and those beyond what is ordered, the oldest first."""
+        """Drop starts that had time to come, and those beyond what is ordered, the oldest first.
+
+        A replica that was seen is kept until it is warm or lost, however long it takes.
+        """
+        is_restoring = self._restored_s is not None and now_s - self._restored_s < RESTORE_S
         room = {kind: self.kinds[kind] - existing.get(kind, 0) for kind in self.kinds}
         kept: list[OpenStart] = []
         for one in reversed(self._open):
             kind = kind_of(one)
+            if one.replica_id:
+                if is_restoring or one.replica_id in self._known:
+                    kept.append(one)
+                continue
             if now_s - one.at_s >= settle_s:
-                if one.spot and not one.replica_id:
+                if one.spot:
                     self.unavailable_spot[one.gpu_type, one.zone] = now_s + SPOT_RETRY_S
                 continue
-            if one.replica_id:
-                kept.append(one)
-            elif (count := min(one.count, room.get(kind, 0))) > 0:
+            if (count := min(one.count, room.get(kind, 0))) > 0:
                 room[kind] -= count
                 kept.append(replace(one, count=count))
         self._open = kept[::-1]

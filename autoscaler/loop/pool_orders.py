@@ -1,7 +1,7 @@
 """From a decision to the absolute numbers of an order, the warm pool included. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -21,14 +21,27 @@ class PoolPlan(Struct, frozen=True, kw_only=True):
     standby: int
 
 
-def plan_order(decision: ScalingDecision, replicas: Sequence[ReplicaSignal]) -> PoolPlan:
-    """Return what to order: existing replicas, plus additions, less removals."""
+def plan_order(
+    decision: ScalingDecision,
+    replicas: Sequence[ReplicaSignal],
+    stuck: Mapping[Kind, int] = {},
+) -> PoolPlan:
+    """Return what to order: existing replicas, plus additions, less removals.
+
+    One of a kind with `stuck` replicas, which are to end, is added once they have ended.
+    """
+    held, additions = Counter(stuck), []
+    for one in decision.additions:
+        if one.wake_replica_id is None and held[kind_of(one)] > 0:
+            held[kind_of(one)] -= 1
+        else:
+            additions.append(one)
     removals = set(decision.removals)
     kinds = count_kinds(one for one in replicas if one.replica_id not in removals)
-    kinds.update(kind_of(one) for one in decision.additions if one.wake_replica_id is None)
+    kinds.update(kind_of(one) for one in additions if one.wake_replica_id is None)
     return PoolPlan(
         kinds=kinds,
-        additions=decision.additions,
+        additions=tuple(additions),
         removals=decision.removals,
         standby=decision.standby,
     )

@@ -96,7 +96,7 @@ class ScaledPool(ScaledUnit):
         self.decision, self.history = decide(
             rules, signals, history, now_s, unavailable, ordered=ordered
         )
-        return plan_order(self.decision, signals.replicas)
+        return plan_order(self.decision, signals.replicas, self.fleet.stuck)
 
     def _had_arrivals(self, now_s: float) -> bool:
         """Return whether calls arrived lately, so that some batcher has to publish demand."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from autoscaler.loop.fleet import Fleet, Kind
+from autoscaler.loop.fleet import SPOT_RETRY_S, Fleet, Kind
 from autoscaler.loop.pool_orders import PoolPlan
 from autoscaler.ownership.pool_memory import (
     PoolMemory,
@@ -52,6 +52,10 @@ class ScaledUnit:
         if memory is None:
             self.history = first_history(now_s, max(0, record.target))
             return
+        self.fleet.unavailable_spot = {
+            (gpu_type, zone): min(until_s, now_s + SPOT_RETRY_S)
+            for gpu_type, zone, until_s in memory.unavailable_spot
+        }
         self.fleet.times = memory.times
         self.history, self.correction = memory.history, dict(memory.correction)
         # What arrived while nobody counted is not known: the means go on from now.
@@ -85,5 +89,8 @@ class ScaledUnit:
                 correction=self.correction,
                 open_starts=self.fleet.open_starts,
                 open_wakes=waking,
+                unavailable_spot=tuple(
+                    (*offer, until_s) for offer, until_s in self.fleet.unavailable_spot.items()
+                ),
             )
         )

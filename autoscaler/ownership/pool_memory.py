@@ -19,6 +19,9 @@ VERSION: Final = 1
 SAMPLES_MAX: Final = 50
 """Measured starts that are kept of a GPU type: p95 is the third longest of them."""
 
+START_S_MAX: Final = 3600.0
+"""Longest start and wake that are taken as measured: predictions stay within an hour."""
+
 OPEN_STARTS_MAX: Final = 200
 """Entries of open starts that are kept, each of replicas of one kind and time."""
 
@@ -47,12 +50,12 @@ class StartTimes(Struct, frozen=True, kw_only=True):
     def with_start(self, gpu_type: str, seconds: float) -> "StartTimes":
         """Return the times with one more start."""
         known = self.starts_s.get(gpu_type, ())
-        newest = (*known, seconds)[-SAMPLES_MAX:]
+        newest = (*known, min(START_S_MAX, max(0.0, seconds)))[-SAMPLES_MAX:]
         return StartTimes(starts_s={**self.starts_s, gpu_type: newest}, wakes_s=self.wakes_s)
 
     def with_wake(self, seconds: float) -> "StartTimes":
         """Return the times with one more wake."""
-        newest = (*self.wakes_s, seconds)[-SAMPLES_MAX:]
+        newest = (*self.wakes_s, min(START_S_MAX, max(0.0, seconds)))[-SAMPLES_MAX:]
         return StartTimes(starts_s=self.starts_s, wakes_s=newest)
 
     def p95_s(self) -> dict[str, float]:
@@ -70,6 +73,7 @@ class PoolMemory(Struct, frozen=True, kw_only=True):
     correction: dict[str, float] = {}  # measured/estimated output tokens, by endpoint
     open_starts: tuple[OpenStart, ...] = ()
     open_wakes: dict[str, float] = {}  # when a replica was woken that gave no credit yet, by id
+    unavailable_spot: tuple[tuple[str, str, float], ...] = ()  # GPU type, zone, and until when
 
 
 def percentile_95(values: tuple[float, ...]) -> float:
@@ -108,6 +112,7 @@ def _check(memory: PoolMemory) -> None:
     numbers += [rates.counted_tokens, *memory.correction.values(), *memory.times.wakes_s]
     numbers += [one for times in memory.times.starts_s.values() for one in times]
     numbers += [one.at_s for one in memory.open_starts]
+    numbers += [until_s for _, _, until_s in memory.unavailable_spot]
     numbers += [exact for _, exact in history.peaks]
     for number in numbers:
         checked("memory", number)

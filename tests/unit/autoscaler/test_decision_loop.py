@@ -404,3 +404,46 @@ async def test_an_epoch_goes_on_with_its_sequence_after_a_pause() -> None:
     again.owner.epoch = 1
     await again.advance(10)
     assert again.actuator.orders[-1].sequence > after.sequence
+
+
+async def test_a_spot_notice_ends_the_replica_that_leaves_and_no_healthy_one() -> None:
+    policies = L4.replace("cost_per_hour = 1.0", "cost_per_hour = 1.0\nspot_cost_per_hour = 0.1")
+    world = AutoscalerWorld(policies + "spot_share = 0.5\nreplicas_min = 4\n")
+    for number in range(4):
+        world.start_replica(f"r{number}", spot=number < 2)
+    world.backlogs[POOL] = []
+    await world.advance(5)
+    world.start_replica("r0", spot=True, leaves_at_s=NOW_S + 120)
+    await world.advance(2)
+    newest = world.actuator.newest(POOL)
+    assert newest is not None
+    assert newest.removals == ("r0",)
+    assert newest.replicas == 4
+
+
+async def test_a_replica_that_never_starts_is_ended_then_replaced_with_an_alert() -> None:
+    world = AutoscalerWorld(L4 + "replicas_min = 1\n")
+    world.backlogs[POOL] = []
+    await world.advance(4)
+    world.start_ordered(lifecycle="starting")
+    (stuck,) = world.live
+    await world.advance(620)
+    newest = world.actuator.newest(POOL)
+    assert newest is not None
+    assert (newest.replicas, newest.removals) == (0, (stuck,))
+    assert "did not become ready" in msgspec.json.decode(world.state().decision)["alert"]
+    del world.live[stuck]
+    await world.advance(12)
+    assert replicas(world.actuator.newest(POOL)) == 1
+
+
+async def test_the_state_tells_who_sleeps_and_what_failed() -> None:
+    world = AutoscalerWorld(L4 + "warm_replicas = 1\n")
+    world.live["old"] = capacity_of("old", lifecycle="asleep")
+    world.actuator.failure = ActuatorDeniedError()
+    world.backlogs[POOL] = []
+    await world.advance(8)
+    assert (world.state().asleep, world.state().failure) == (1, "actuator_denied")
+    world.actuator.failure = None
+    await world.advance(20)
+    assert world.state().failure == ""

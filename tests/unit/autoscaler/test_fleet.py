@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from autoscaler.loop.fleet import RESTORE_S, SPOT_RETRY_S, Fleet, Kind
+from autoscaler.loop.fleet import RESTORE_S, SPOT_RETRY_S, STUCK_MIN_S, Fleet, Kind
 from autoscaler.ownership.pool_memory import SAMPLES_MAX, StartTimes, percentile_95
 from autoscaler.policy.placement import Addition
 from autoscaler.policy.signals import ReplicaState
@@ -108,3 +108,81 @@ def test_the_percentile_is_of_the_last_fifty() -> None:
     assert len(times.starts_s["l4"]) == SAMPLES_MAX
     assert times.p95_s() == {"l4": 147.0}
     assert percentile_95((5.0,)) == 5.0
+
+
+def test_a_start_that_takes_longer_than_it_should_is_learned() -> None:
+    fleet = ordered()
+    states(fleet, [replica(1, ReplicaState.STARTING)], NOW_S + 10)
+    states(fleet, [replica(1, ReplicaState.STARTING)], NOW_S + SETTLE_S + 50)
+    states(fleet, [replica(1)], NOW_S + SETTLE_S + 100)
+    assert fleet.times.p95_s() == {"l4": SETTLE_S + 100}
+
+
+def test_a_replica_that_never_becomes_ready_is_no_capacity_and_is_to_end() -> None:
+    fleet = ordered()
+    starting = [replica(1, ReplicaState.STARTING)]
+    assert states(fleet, starting, NOW_S + 5) == [ReplicaState.STARTING]
+    assert states(fleet, starting, NOW_S + STUCK_MIN_S - 1) == [ReplicaState.STARTING]
+    assert states(fleet, starting, NOW_S + STUCK_MIN_S) == [ReplicaState.DRAINING]
+    assert (fleet.removing, fleet.stuck, fleet.waking_since_s) == (["r0001"], {L4: 1}, 0)
+    fleet.order(Counter(), (), (), 0, NOW_S + STUCK_MIN_S)
+    states(fleet, starting, NOW_S + 2 * STUCK_MIN_S)
+    assert fleet.removing == ["r0001"]  # until it has ended
+    assert states(fleet, (), NOW_S + 2 * STUCK_MIN_S + 1) == []
+    assert (fleet.removing, fleet.stuck) == ([], {})
+
+
+def test_a_woken_replica_that_stays_asleep_is_no_capacity_and_is_to_end() -> None:
+    fleet = Fleet()
+    asleep = [replica(1, ReplicaState.ASLEEP)]
+    states(fleet, asleep)
+    wake = Addition(gpu_type="l4", zone="", wake_replica_id="r0001")
+    fleet.order(Counter({L4: 1}), [wake], (), 0, NOW_S)
+    assert fleet.asleep == 1
+    assert states(fleet, asleep, NOW_S + SETTLE_S - 1) == [ReplicaState.STARTING]
+    assert states(fleet, asleep, NOW_S + SETTLE_S) == [ReplicaState.DRAINING]
+    assert fleet.removing == ["r0001"]
+
+
+def test_a_replica_that_drains_by_itself_is_named_when_its_kind_shrinks() -> None:
+    fleet = Fleet()
+    fleet.restore({L4: 2}, {}, (), (), NOW_S - 100)
+    leaving = [replica(1, ReplicaState.DRAINING), replica(2)]
+    states(fleet, leaving)
+    fleet.order(Counter({L4: 2}), (), (), 0, NOW_S)
+    assert fleet.removing == []
+    fleet.order(Counter({L4: 1}), (), (), 0, NOW_S)
+    states(fleet, leaving, NOW_S + 1)
+    assert fleet.removing == ["r0001"]
+    states(fleet, [replica(2)], NOW_S + 2)
+    assert fleet.removing == []
+
+
+def test_a_clock_that_goes_back_keeps_no_time_of_the_future() -> None:
+    fleet = ordered(SPOT)
+    states(fleet, (), NOW_S + 10)
+    fleet.refuse_spot(replica(1, zone="b"), NOW_S)
+    states(fleet, (), NOW_S - 86_400)
+    assert fleet.open_starts[0].at_s == NOW_S - 86_400
+    states(fleet, (), NOW_S - 86_400 + SPOT_RETRY_S)
+    assert ("l4", "b") not in fleet.unavailable_spot
+
+
+def test_woken_replicas_of_a_predecessor_that_are_not_seen_are_forgotten() -> None:
+    fleet = Fleet()
+    fleet.restore({L4: 1}, {"gone": NOW_S, "r0001": 0.0}, (), (), NOW_S)
+    states(fleet, [replica(1)], NOW_S + RESTORE_S - 1)
+    assert list(fleet.awake) == ["gone", "r0001"]
+    states(fleet, [replica(1)], NOW_S + RESTORE_S)
+    assert list(fleet.awake) == ["r0001"]
+
+
+def test_thousands_of_lost_replicas_are_one_expected_start_and_are_matched() -> None:
+    fleet = Fleet()
+    fleet.restore({L4: 5_000}, {}, (), (), NOW_S - 100)
+    states(fleet, [replica(number) for number in range(5_000)])
+    assert states(fleet, (), NOW_S + 11) == [ReplicaState.STARTING] * 5_000
+    assert [one.count for one in fleet.open_starts] == [5_000]
+    new = [replica(number, ReplicaState.STARTING) for number in range(5_000, 8_000)]
+    assert len(states(fleet, new, NOW_S + 20)) == 5_000
+    assert fleet.open_starts[-1].count == 2_000
