@@ -69,6 +69,7 @@ class ScaledPool(ScaledUnit):
             correction=self.correction,
             output_weight=inputs.output_weight,
             uploads=inputs.uploads,
+            calls=inputs.calls,
             next_deadline_s=inputs.next_deadline_s,
             age_s=inputs.age_s,
         )

@@ -18,6 +18,9 @@ GAIN_MIN: Final = 0.2
 FREEZE_MIN_S: Final = 300.0
 """Shortest time for which additions stop; after it the pool may try again."""
 
+ASSESS_MIN_S: Final = 60.0
+"""Shortest time until an addition is assessed: a replica measures its rate over a full window."""
+
 _STARTS: Final = 2  # cold starts until an addition is assessed; twice as many until it is dropped
 
 
@@ -57,12 +60,13 @@ def assess_trial(veto: Veto, signals: PoolSignals, now_s: float, cold_start_s: f
         return veto
     if not has_waiting_work(signals):
         return Veto(until_s=veto.until_s)  # the pool serves all that comes: its rate shows nothing
-    assessed_s = trial.at_s + _STARTS * cold_start_s
+    assess_s = max(ASSESS_MIN_S, _STARTS * cold_start_s)
+    assessed_s = trial.at_s + assess_s
     if now_s < assessed_s:
         return veto
     warm = _warm(signals)
-    if warm <= trial.warm:
-        is_dropped = now_s >= assessed_s + _STARTS * cold_start_s
+    if warm <= trial.warm or not _is_measured(signals):
+        is_dropped = now_s >= assessed_s + assess_s
         return Veto(until_s=veto.until_s) if is_dropped else veto
     expected = trial.tokens_per_s * (warm / trial.warm - 1)
     if signals.rate_tokens_per_s - trial.tokens_per_s >= GAIN_MIN * expected:
@@ -75,6 +79,11 @@ def has_waiting_work(signals: PoolSignals) -> bool:
     return signals.online_backlog_tokens > 0 or any(
         one.prompt_tokens + one.output_tokens > 0 for one in signals.bulk
     )
+
+
+def _is_measured(signals: PoolSignals) -> bool:
+    """Return whether each warm replica measured a rate: else the pool's rate lacks the new ones."""
+    return all(one.tokens_per_s > 0 for one in signals.replicas if one.state is ReplicaState.WARM)
 
 
 def _warm(signals: PoolSignals) -> int:

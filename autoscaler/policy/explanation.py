@@ -34,7 +34,7 @@ REASONS: Final[Mapping[Reason, str]] = {
     "step_interval": "the last reduction was less than 30 s ago",
     "step_size": "a step removes at most a quarter of the replicas",
     "survivors": "the others could not hold the load with one replica less",
-    "idle": "the pool had work within its idle time",
+    "idle": "the pool had work within its idle time, or still serves some",
     "deadline": "a job is due within the time of a cold start",
     "not_removable": "the rest are starting or have suspect items, and are not removed",
 }

@@ -152,12 +152,28 @@ def is_idle_online(rules: ScalingRules, signals: PoolSignals, now_s: float) -> b
 
 
 def has_work(rules: ScalingRules, signals: PoolSignals, now_s: float) -> bool:
-    """Return whether the pool has arrivals, backlog, or an upload that will become backlog."""
+    """Return whether the pool had arrivals within its idle time, or has work now."""
+    return _has_work_now(signals) or not is_idle_online(rules, signals, now_s)
+
+
+def last_work_s(signals: PoolSignals, now_s: float) -> float:
+    """Return when the pool last had work, as far as the signals tell; 0: they tell of none.
+
+    The idle time counts from the last arrival, and not from the end of the time in which it counts.
+    """
+    is_serving = any(one.load_tokens > 0 for one in signals.live_replicas())
+    if is_serving or signals.forecast_tokens_per_s > 0 or _has_work_now(signals):
+        return now_s
+    return min(now_s, signals.arrivals.last_arrival_s or 0.0)
+
+
+def _has_work_now(signals: PoolSignals) -> bool:
+    """Return whether work waits, or an upload or a call will become such work."""
     return (
         signals.online_backlog_tokens > 0
         or signals.uploads > 0
+        or signals.calls > 0
         or any(one.prompt_tokens + one.output_tokens > 0 for one in signals.bulk)
-        or not is_idle_online(rules, signals, now_s)
     )
 
 

@@ -29,7 +29,7 @@ Reason = Literal[
     "step_interval",  # the last reduction was less than 30 s ago
     "step_size",  # at most 25 %
     "survivors",  # the others could not hold the load
-    "idle",  # had work within the idle time
+    "idle",  # had work within the idle time, or serves some
     "deadline",  # a job is due within a cold start
     "not_removable",  # replicas with suspects, or that start
 ]

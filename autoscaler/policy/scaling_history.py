@@ -55,8 +55,13 @@ def first_history(now_s: float, replicas: int) -> PoolHistory:
     return PoolHistory(started_s=now_s, at_s=now_s, target=replicas, last_work_s=now_s)
 
 
-def observe(history: PoolHistory, need: ReplicaNeed, now_s: float, *, works: bool) -> PoolHistory:
-    """Return the history with the need of this decision; 31 peaks are kept at most."""
+def observe(
+    history: PoolHistory, need: ReplicaNeed, now_s: float, *, worked_s: float
+) -> PoolHistory:
+    """Return the history with the need of this decision; 31 peaks are kept at most.
+
+    `worked_s` is when the pool had work, as far as is known now.
+    """
     slot = int(now_s // _SLOT_S)
     known = {at: exact for at, exact in history.peaks if slot - _SLOTS <= at <= slot}
     known[slot] = max(known.get(slot, 0.0), need.exact)
@@ -67,7 +72,23 @@ def observe(history: PoolHistory, need: ReplicaNeed, now_s: float, *, works: boo
         started_s=now_s if is_gap else history.started_s,
         need=need,
         peaks=tuple(sorted(known.items())),
-        last_work_s=now_s if works or is_gap else history.last_work_s,
+        last_work_s=now_s if is_gap else max(worked_s, history.last_work_s),
+    )
+
+
+def moved_back(history: PoolHistory, now_s: float) -> PoolHistory:
+    """Return the history for a clock that went back: its times are not ahead of `now_s`.
+
+    Peaks of a time ahead are not known any more, so needs are observed anew.
+    """
+    return replace(
+        history,
+        started_s=now_s,
+        at_s=now_s,
+        ordered_s=None if history.ordered_s is None else min(history.ordered_s, now_s),
+        lowered_s=None if history.lowered_s is None else min(history.lowered_s, now_s),
+        last_work_s=min(history.last_work_s, now_s),
+        veto=Veto(),
     )
 
 

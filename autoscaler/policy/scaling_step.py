@@ -20,7 +20,7 @@ from autoscaler.policy.placement import (
     plan_removals,
     plan_standby_removals,
 )
-from autoscaler.policy.replica_need import ReplicaNeed, has_work, replica_need
+from autoscaler.policy.replica_need import ReplicaNeed, has_work, last_work_s, replica_need
 from autoscaler.policy.scaling_decision import Action, Reason, ScalingDecision, Withheld
 from autoscaler.policy.scaling_history import (
     PoolHistory,
@@ -69,6 +69,7 @@ def decide(
         history,
         now_s,
         works=works,
+        worked_s=last_work_s(signals, now_s),
         unavailable_spot=unavailable_spot,
         ordered=ordered,
     )
@@ -82,16 +83,19 @@ def decide_for_need(  # noqa: PLR0913  each one is an input of the decision
     now_s: float,
     *,
     works: bool,
+    worked_s: float | None = None,
     unavailable_spot: AbstractSet[Offer] = frozenset(),
     ordered: int | None = None,
 ) -> tuple[ScalingDecision, PoolHistory]:
     """Return the decision for a need that is known, and the history for the next one.
 
-    `works` says whether there is any work; an empty pool then gets a replica. `ordered` is that of
-    `decide`.
+    `works` says whether there is any work; an empty pool then gets a replica. `worked_s` is when
+    there was some; None: now, if it `works`. `ordered` is that of `decide`.
     """
     now_s = max(checked("the time", now_s), history.at_s)
-    history = observe(history, need, now_s, works=works)
+    if worked_s is None:
+        worked_s = now_s if works else 0.0
+    history = observe(history, need, now_s, worked_s=worked_s)
     history = replace(history, veto=assess_trial(history.veto, signals, now_s, need.cold_start_s))
     bounds = bounds_at(rules, now_s, need.cold_start_s)
     current = current_replicas(history, signals, need.cold_start_s)
@@ -154,12 +158,17 @@ def _lowered(
         floors.append((current, "stabilisation"))
     if history.lowered_s is not None and now_s - history.lowered_s < STEP_INTERVAL_S:
         floors.append((current, "step_interval"))
-    floors.append((math.ceil(peak), "stabilisation"))
+    rested_s = now_s - history.last_work_s
+    # Means of arrivals decay for the idle time: without work in the window, they keep no last
+    # replica.
+    if not (desired.replicas == 0 and current == 1 and rested_s >= rules.stabilisation_s):
+        floors.append((math.ceil(peak), "stabilisation"))
     floors.append((current - max(1, current // STEP_DIVISOR), "step_size"))
     if current > 1:
         # Ceiling of the exact load: one of N leaves its part to N − 1.
         floors.append((math.ceil(peak * current / (current - 1)), "survivors"))
-    if desired.replicas == 0 and now_s - history.last_work_s < rules.idle_s:
+    is_serving = any(one.load_tokens > 0 for one in signals.live_replicas())
+    if desired.replicas == 0 and (is_serving or rested_s < rules.idle_s):
         floors.append((1, "idle"))
     if desired.replicas == 0 and _is_due(signals, history):
         floors.append((1, "deadline"))

@@ -88,6 +88,7 @@ class PoolSignals(Struct, frozen=True, kw_only=True):
     output_weight: float = 1.0
     forecast_tokens_per_s: float = 0.0  # of online arrivals after a cold start; 0: none
     uploads: int = 0  # input files that are being uploaded for the pool
+    calls: int = 0  # that wait for a first replica or were refused since the last decision
     next_deadline_s: float | None = None  # of a job whose items may not be emitted yet
     age_s: Mapping[InputName, float] = field(default_factory=dict)  # of each input; none: 0
 
@@ -157,6 +158,7 @@ def check_signals(signals: PoolSignals) -> None:
     checked("the pool's rate", signals.rate_tokens_per_s)
     checked("the output weight", signals.output_weight)
     checked("uploads", signals.uploads)
+    checked("calls", signals.calls)
     for bucket in signals.bulk:
         checked("bulk prompt tokens", bucket.prompt_tokens)
         checked("bulk output tokens", bucket.output_tokens)

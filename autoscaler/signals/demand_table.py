@@ -11,7 +11,6 @@ GONE_S: Final = 10.0
 """Time without a record after which a batcher has ended; its successor has its items."""
 
 _BATCHERS_MAX: Final = 1_000
-_CALL_TOKENS_PRIOR: Final = 500.0  # weighted; of a call before any was seen
 
 
 class _Batcher:
@@ -30,7 +29,6 @@ class DemandTable:
         self._batchers: dict[str, _Batcher] = {}
         self._heard_s: float | None = None
         self._arrived: dict[str, tuple[float, float]] = {}  # prompt and output tokens, not taken
-        self._call_means: dict[str, tuple[float, float]] = {}
 
     @property
     def pools(self) -> Iterable[str]:
@@ -72,12 +70,6 @@ class DemandTable:
         """Discard what arrived since it was taken last; totals go on from here."""
         self._arrived.clear()
 
-    def call_tokens(self, pool: str, output_weight: float) -> float:
-        """Return the mean weighted tokens of a call of a pool."""
-        if (mean := self._call_means.get(pool)) is None:
-            return _CALL_TOKENS_PRIOR
-        return mean[0] + output_weight * mean[1]
-
     def waiting(self, pool: str, output_weight: float) -> tuple[float, float | None]:
         """Return the weighted tokens that wait for a pool, and their earliest deadline."""
         found = [one.pools[pool] for one in self._batchers.values() if pool in one.pools]
@@ -109,8 +101,6 @@ class DemandTable:
             return  # the totals began anew
         known = self._arrived.get(pool, (0.0, 0.0))
         self._arrived[pool] = known[0] + prompt, known[1] + output
-        if items > 0:
-            self._call_means[pool] = prompt / items, output / items
 
 
 def _is_sound(one: DemandTokens) -> bool:

@@ -16,6 +16,9 @@ from topics.records.scaling import Backlog, RoleLoad, WakeRequest
 SILENCE_S_MAX: Final = 60.0
 """Time after which silent replicas are known to be gone, if their topic can be read."""
 
+CALLS_MAX: Final = 1_000_000_000
+"""Calls since the last inputs; more count as so many."""
+
 _NEVER_S: Final = 4.0  # age of an input that should exist and was never read
 
 
@@ -26,6 +29,7 @@ class PoolInputs(Struct, frozen=True, kw_only=True):
     waiting_tokens: float
     bulk: tuple[BulkBucket, ...]
     uploads: int
+    calls: int  # of wake requests: they tell of work, whose tokens the batchers count
     next_deadline_s: float | None
     replicas: list[ReplicaSignal]
     leaving: set[str]  # replicas whose spot GPU is taken away
@@ -77,9 +81,6 @@ class SignalStore:
         weight = self.replicas.output_weight(pool)
         replicas = self.replicas.replicas(pool, now_s)
         arrived = self.demand.take_arrived(pool, weight)
-        calls = self.backlog.take_calls(pool)
-        if not any(one.state == "warm" for one in replicas):  # else batchers count the calls
-            arrived += calls * self.demand.call_tokens(pool, weight)
         waiting, deadline_s = self.demand.waiting(pool, weight)
         bulk, next_deadline_s = self.backlog.buckets(pool, now_s)
         deadlines = [one for one in (deadline_s, next_deadline_s) if one is not None]
@@ -92,6 +93,7 @@ class SignalStore:
             waiting_tokens=min(waiting, AMOUNT_MAX),
             bulk=bulk,
             uploads=self.backlog.uploads(pool, now_s),
+            calls=min(self.backlog.take_calls(pool), CALLS_MAX),
             next_deadline_s=min(deadlines, default=None),
             replicas=replicas,
             leaving=self.replicas.leaving(pool),

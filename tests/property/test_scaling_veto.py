@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from autoscaler.policy.capacity_veto import (
     FREEZE_MIN_S,
@@ -72,3 +73,13 @@ def test_no_trial_opens_when_the_rate_cannot_be_compared(signals: PoolSignals) -
     assert open_trial(Veto(), signals, NOW_S).trial is None
     assert open_trial(Veto(), pool(2, 10.0), NOW_S).trial is not None
     assert open_trial(OPEN, pool(3, 10.0), NOW_S + 1) == OPEN
+
+
+def test_an_addition_that_has_no_rate_yet_or_is_new_is_not_judged() -> None:
+    unmeasured = replace(warm(4)[3], tokens_per_s=0.0)
+    signals = signals_of(
+        0.0, (*warm(3), unmeasured), online_backlog_tokens=1.0, rate_tokens_per_s=1000.0
+    )
+    assert assess_trial(OPEN, signals, READY_S, COLD_START_S) == OPEN
+    assert assess_trial(OPEN, pool(4, 1000.0), NOW_S + 59, 1.0) == OPEN
+    assert assess_trial(OPEN, pool(4, 1000.0), NOW_S + 60, 1.0).is_active(NOW_S + 60)

@@ -132,3 +132,24 @@ def test_a_dry_run_decides_as_a_real_one() -> None:
     )
     assert (real, after) == (dry, dry_after)
     assert real.action == "up"
+
+
+def test_zero_comes_once_the_idle_time_and_not_twice() -> None:
+    """The idle time counts from the last arrival (KEDA's cooldownPeriod begins when it ended)."""
+    history, now_s = replace(observed(1), last_work_s=NOW_S), NOW_S
+    rates = replace(signals_of(1.0).arrivals, fast_per_s=1e-9, slow_per_s=1e-9)
+    while history.target == 1:
+        now_s += 10
+        signals = replace(signals_of(0.0, warm(1)), arrivals=rates)
+        _, history = decide(FAST, signals, history, now_s)
+    assert now_s == NOW_S + FAST.idle_s
+
+
+def test_a_stream_that_runs_is_not_cut_by_zero() -> None:
+    history, now_s = observed(1), NOW_S
+    while history.target == 1:
+        now_s += 10
+        serving = (replica(1, load_tokens=5.0 if now_s <= NOW_S + 900 else 0.0),)
+        decision, history = decide(FAST, signals_of(0.0, serving, now_s), history, now_s)
+    assert decision.need.exact == 0
+    assert now_s == NOW_S + 900 + FAST.idle_s

@@ -170,16 +170,18 @@ def test_uploads_and_refused_calls_count_for_seconds() -> None:
     store.record([WakeRequest(api_id="a", pool=POOL, at_s=NOW_S, uploads=2, calls=3)], NOW_S)
     store.record([WakeRequest(api_id="b", pool=POOL, at_s=NOW_S, uploads=1)], NOW_S)
     found = inputs_of(store, NOW_S + 2)
-    assert (found.uploads, found.arrived_tokens > 0) == (3, True)
+    assert (found.uploads, found.calls) == (3, 3)
     later = inputs_of(store, NOW_S + 4)
-    assert (later.uploads, later.arrived_tokens) == (0, 0)
+    assert (later.uploads, later.calls) == (0, 0)
 
 
-def test_calls_are_not_counted_beside_the_batcher_while_a_replica_is_warm() -> None:
+def test_calls_of_wake_requests_tell_of_work_and_are_no_tokens() -> None:
     store = SignalStore()
-    store.record([capacity_of("r", lifecycle="warm")], NOW_S)
+    store.record([demand("a")], NOW_S)
     store.record([WakeRequest(api_id="a", pool=POOL, at_s=NOW_S, calls=3)], NOW_S)
-    assert inputs_of(store).arrived_tokens == 0
+    store.record([demand("a", arrived=90.0, items=3)], NOW_S + 1)
+    found = inputs_of(store)
+    assert (found.calls, found.arrived_tokens) == (3, 90.0)
 
 
 def test_the_correction_is_measured_over_estimated_output() -> None:
