@@ -66,6 +66,7 @@ async def run_autoscaler(
             is_caught_up=lambda: inputs.is_caught_up,
             clock=clock,
             role_signals=lambda role, now_s: role_signals(role, store.backlog, lags.loads, now_s),
+            note_existing=actuators.values.note_existing,
         )
     )
     await actuators.open()

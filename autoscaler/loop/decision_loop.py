@@ -13,9 +13,9 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from autoscaler import metrics
-from autoscaler.actuators.actuator import Actuator
+from autoscaler.actuators.actuator import Actuator, KindCount
 from autoscaler.loop.order_sender import OrderSender
-from autoscaler.loop.pool_orders import PoolPlan, pool_order
+from autoscaler.loop.pool_orders import PoolPlan, kind_counts, pool_order
 from autoscaler.loop.quota_sharing import QuotaShares
 from autoscaler.loop.scaled_pool import Mode, Outlook, ScaledPool, is_in_force
 from autoscaler.loop.scaled_role import ScaledRole
@@ -83,6 +83,8 @@ class LoopDeps:
     is_caught_up: Callable[[], bool]  # whether all topics are read
     clock: Clock
     role_signals: Callable[[Role, float], RoleSignals | None] = lambda _role, _now_s: None
+    note_existing: Callable[[Mapping[str, tuple[KindCount, ...]]], None] = lambda _: None
+    """Gets the replicas that exist, by pool, after each round of decisions."""
 
 
 class DecisionLoop:
@@ -144,8 +146,9 @@ class DecisionLoop:
     async def run_once(self) -> None:
         """Decide over all pools, if this process is the owner and has read for `WARM_UP_S`."""
         now_s, epoch = self._deps.clock.wall_s(), self._deps.owner.epoch
+        read_s = self._deps.clock.monotonic_s()
         if self._read_since_s is None and self._deps.is_caught_up():
-            self._read_since_s = now_s
+            self._read_since_s = read_s
         if epoch != self._epoch:
             await self._change_epoch(epoch, now_s)
             if epoch != self._deps.owner.epoch:
@@ -153,7 +156,7 @@ class DecisionLoop:
         if epoch is None:
             self._deps.store.forget_arrivals()
             return
-        if self._read_since_s is None or now_s - self._read_since_s < WARM_UP_S:
+        if self._read_since_s is None or read_s - self._read_since_s < WARM_UP_S:
             return
         started_s = time.perf_counter()
         self._decide_all(epoch, now_s)
@@ -194,23 +197,29 @@ class DecisionLoop:
             state = self._pools.get(pool)
             if state is None:
                 state = self._pools[pool] = ScaledPool(pool, before_s)
+            override = _in_force(overrides, pool, now_s)
             try:
-                outlooks[pool] = state.read_inputs(self._deps.store, rules, now_s)
+                outlooks[pool] = outlook = state.read_inputs(self._deps.store, rules, now_s)
             except InvalidSignalError as error:
-                self._hold(epoch, state, (policies, overrides.get(pool)), error, now_s)
+                self._hold(epoch, state, (policies, override), error, now_s)
                 continue
             metrics.REPLICA_SECONDS.labels(pool).inc(state.fleet.kinds.total() * elapsed_s)
             shares.add_pool(
                 pool,
                 rules,
-                outlooks[pool].signals,
-                needed=state.needed(outlooks[pool], now_s),
+                outlook.signals,
+                needed=state.needed(outlook, now_s, _ordered(override))
+                if _mode(policies, pool, override) == "active"
+                else 0,
                 gpus_per_replica=policies.policy_of(pool).gpus_per_replica,
             )
         self._deps.store.forget_arrivals()  # those of pools that were left out
         for pool in shares.share():
-            override = _in_force(overrides, pool, now_s)
-            self._decide_pool(epoch, pool, (policies, outlooks[pool], shares, override), now_s)
+            inputs = policies, outlooks[pool], shares, _in_force(overrides, pool, now_s)
+            self._decide_pool(epoch, pool, inputs, now_s)
+        self._deps.note_existing(
+            {pool: kind_counts(self._pools[pool].fleet.existing) for pool in outlooks}
+        )
         for role in Role:
             override = _in_force(overrides, role_key(role), now_s)
             self._decide_role(epoch, role, (policies, override), now_s)
@@ -229,13 +238,12 @@ class DecisionLoop:
             self._write(epoch, state, mode, name, now_s)
             return
         rules = shares.rules_for(pool, outlook.rules)
-        ordered = override.replicas if override is not None and override.mode == "set" else None
         try:
-            plan = state.decide(outlook, rules, now_s, ordered)
+            plan = state.decide(outlook, rules, now_s, _ordered(override))
         except InvalidSignalError as error:
             self._hold(epoch, state, (policies, override), error, now_s)
             return
-        shares.count_additions(pool, plan.additions)
+        shares.count_additions(pool, plan.additions if mode == "active" else ())
         asleep = sum(one.state is ReplicaState.ASLEEP for one in outlook.replicas)
         metrics.STANDBY.labels(pool).set(asleep)
         self._conclude(epoch, state, plan, (mode, name), now_s)
@@ -263,8 +271,7 @@ class DecisionLoop:
             if mode == "paused":
                 self._write(epoch, state, mode, name, now_s)
                 return
-            ordered = override.replicas if override is not None else None
-            plan = state.decide(rules, signals, now_s, ordered)
+            plan = state.decide(rules, signals, now_s, _ordered(override))
         except InvalidSignalError as error:
             self._hold(epoch, state, inputs, error, now_s)
             return
@@ -326,7 +333,9 @@ class DecisionLoop:
         removals = [one for one in state.fleet.removing if actuator.chooses_removals]
         order = pool_order(pool, state.fleet.kinds, state.fleet.standby, removals)
         settle_s = 2 * max(30.0, state.start_s)
-        if not self.sender.is_due(pool, order, is_carried_out=is_carried_out, settle_s=settle_s):
+        if not self.sender.is_due(
+            pool, order, actuator, is_carried_out=is_carried_out, settle_s=settle_s
+        ):
             return
         self._sequence += 1
         sent = replace(order, epoch=epoch, sequence=self._sequence)
@@ -407,6 +416,11 @@ class DecisionLoop:
     def _refuse(self, pool: str, code: str, error: Exception) -> None:
         metrics.REFUSED.labels(code).inc()
         _LOG.warning("no decision", extra={"pool": pool, "code": code, "reason": str(error)})
+
+
+def _ordered(override: ScalingOverride | None) -> int | None:
+    """Return the replicas that an order in force sets."""
+    return override.replicas if override is not None and override.mode == "set" else None
 
 
 def _mode(policies: Policies, pool: str, override: ScalingOverride | None) -> Mode:

@@ -32,6 +32,7 @@ class _PoolOrders:
 
     def __init__(self) -> None:
         self.accepted: PoolOrder | None = None  # without epoch and sequence
+        self.accepted_by: Actuator | None = None
         self.accepted_s = 0.0
         self.failure = ""
         self.failures = 0
@@ -65,9 +66,18 @@ class OrderSender:
         """Return the code of the last order's error; empty if it was accepted."""
         return self._pools[pool].failure if pool in self._pools else ""
 
-    def is_due(self, pool: str, order: PoolOrder, *, is_carried_out: bool, settle_s: float) -> bool:
+    def is_due(
+        self,
+        pool: str,
+        order: PoolOrder,
+        actuator: Actuator,
+        *,
+        is_carried_out: bool,
+        settle_s: float,
+    ) -> bool:
         """Return whether to send an order: it is new, it failed, or it was not carried out in time.
 
+        It is new to an actuator that was opened since, or that the pool did not have before.
         `order` has neither epoch nor sequence.
         """
         known = self._pools.get(pool)
@@ -76,7 +86,7 @@ class OrderSender:
         now_s = self._now_s()
         if known.task is not None or now_s < known.retry_s:
             return False
-        if known.accepted != order:
+        if known.accepted != order or known.accepted_by is not actuator:
             return True
         return not is_carried_out and now_s - known.accepted_s >= settle_s
 
@@ -137,6 +147,7 @@ class OrderSender:
             self._note_failure(pool, order.pool, ActuatorError.code)
         else:
             pool.accepted, pool.accepted_s = replace(order, epoch=0, sequence=0), self._now_s()
+            pool.accepted_by = actuator
             pool.failure, pool.failures, pool.retry_s = "", 0, 0.0
         finally:
             pool.task = None

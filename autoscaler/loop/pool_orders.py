@@ -51,11 +51,20 @@ def pool_order(
     pool: str, plan_kinds: Counter[Kind], standby: int, removals: Sequence[str]
 ) -> PoolOrder:
     """Return the order without epoch and sequence, by which orders are compared."""
-    kinds = tuple(
-        KindCount(replicas=count, **kind._asdict())
-        for kind, count in sorted(plan_kinds.items())
-        if count > 0
-    )
     return PoolOrder(
-        pool=pool, epoch=0, sequence=0, kinds=kinds, standby=standby, removals=tuple(removals)
+        pool=pool,
+        epoch=0,
+        sequence=0,
+        kinds=kind_counts(plan_kinds),
+        standby=standby,
+        removals=tuple(removals),
+    )
+
+
+def kind_counts(kinds: Counter[Kind]) -> tuple[KindCount, ...]:
+    """Return the kinds that have replicas, in the words of actuators."""
+    return tuple(
+        KindCount(replicas=count, **kind._asdict())
+        for kind, count in sorted(kinds.items())
+        if count > 0
     )

@@ -6,9 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from autoscaler.loop.pool_orders import PoolPlan, plan_order
-from autoscaler.loop.scaled_unit import SETTLE_MIN_S, ScaledUnit
+from autoscaler.loop.scaled_unit import SETTLE_MIN_S, ScaledUnit, arrivals_at
 from autoscaler.policy.replica_need import CORRECTION_MAX, CORRECTION_MIN, replica_need
-from autoscaler.policy.scaling_history import first_history
+from autoscaler.policy.scaling_history import first_history, moved_back
 from autoscaler.policy.scaling_rules import ScalingRules
 from autoscaler.policy.scaling_step import decide
 from autoscaler.policy.signals import (
@@ -22,7 +22,9 @@ from topics.records.scaling import ScalingOverride
 
 Mode = Literal["active", "observe", "paused"]
 
+_CLOCK_BACK_S: Final = 1.0  # a smaller step back counts as a clock that stands still
 _ARRIVALS_S: Final = 3600.0
+_ARRIVED_PER_S_MAX: Final = 1e12  # tokens/s; more is no traffic, and would be remembered
 _CORRECTION_WEIGHT: Final = 0.1  # of a second's ratio in the mean
 
 
@@ -45,9 +47,17 @@ class ScaledPool(ScaledUnit):
         """Take the inputs of the pool. Raises InvalidSignalError."""
         ordered = self.fleet.kinds.total()
         inputs = store.take_inputs(
-            self.pool, now_s, ordered=ordered, has_arrivals=self._had_arrivals(now_s)
+            self.pool,
+            now_s,
+            ordered=ordered,
+            has_arrivals=self._had_arrivals(now_s),
+            had_bulk=self._had_bulk(),
         )
-        self.arrivals = advance_arrivals(self.arrivals, inputs.arrived_tokens, now_s)
+        if now_s < self.arrivals.at_s:
+            self.arrivals = arrivals_at(self.arrivals, now_s)
+        elapsed_s = max(1.0, now_s - self.arrivals.at_s)
+        arrived = min(inputs.arrived_tokens, _ARRIVED_PER_S_MAX * elapsed_s)
+        self.arrivals = advance_arrivals(self.arrivals, arrived, now_s)
         self._correct(inputs)
         default_type = rules.gpu_types[0].name
         seen = [
@@ -75,8 +85,12 @@ class ScaledPool(ScaledUnit):
         )
         return Outlook(rules=rules, signals=signals)
 
-    def needed(self, outlook: Outlook, now_s: float) -> int:
-        """Return the replicas that the pool needs, by its last decision if there is one."""
+    def needed(self, outlook: Outlook, now_s: float, ordered: int | None = None) -> int:
+        """Return the replicas that the pool needs: those that an operator `ordered`, or else by its
+        last decision if there is one.
+        """
+        if ordered is not None:
+            return min(ordered, outlook.rules.max_replicas)
         if self.decision is not None:
             return min(self.decision.needed, outlook.rules.max_replicas)
         need = replica_need(outlook.rules, outlook.signals, now_s, None)
@@ -93,6 +107,8 @@ class ScaledPool(ScaledUnit):
         history = self.history
         if history is None:
             history = first_history(now_s, len(signals.live_replicas()))
+        if now_s < history.at_s - _CLOCK_BACK_S:
+            history = moved_back(history, now_s)
         unavailable = frozenset(self.fleet.unavailable_spot)
         self.decision, self.history = decide(
             rules, signals, history, now_s, unavailable, ordered=ordered
@@ -103,6 +119,11 @@ class ScaledPool(ScaledUnit):
         """Return whether calls arrived lately, so that some batcher has to publish demand."""
         last_s = self.arrivals.last_arrival_s
         return last_s is not None and now_s - last_s < _ARRIVALS_S
+
+    def _had_bulk(self) -> bool:
+        """Return whether the last decision, of whichever owner, was made with bulk work."""
+        need = None if self.history is None else self.history.need
+        return need is not None and need.bulk > 0
 
     def _correct(self, inputs: PoolInputs) -> None:
         for name, ratio in inputs.correction.items():

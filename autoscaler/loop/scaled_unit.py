@@ -13,7 +13,7 @@ from autoscaler.ownership.pool_memory import (
     percentile_95,
 )
 from autoscaler.policy.scaling_decision import ScalingDecision
-from autoscaler.policy.scaling_history import PoolHistory, first_history
+from autoscaler.policy.scaling_history import PoolHistory, first_history, moved_back
 from autoscaler.policy.signals import ArrivalRates
 from topics.records.scaling import PoolScaling
 
@@ -59,7 +59,9 @@ class ScaledUnit:
         self.fleet.times = memory.times
         self.history, self.correction = memory.history, dict(memory.correction)
         # What arrived while nobody counted is not known: the means go on from now.
-        self.arrivals = replace(memory.arrivals, at_s=max(now_s, memory.arrivals.at_s))
+        self.arrivals = arrivals_at(memory.arrivals, now_s)
+        if self.history.at_s > now_s:
+            self.history = moved_back(self.history, now_s)
 
     def take_order(self, plan: PoolPlan, now_s: float) -> None:
         """Remember what is ordered."""
@@ -94,3 +96,11 @@ class ScaledUnit:
                 ),
             )
         )
+
+
+def arrivals_at(arrivals: ArrivalRates, now_s: float) -> ArrivalRates:
+    """Return the means that go on from now, also with a clock that went back."""
+    last_s = arrivals.last_arrival_s
+    return replace(
+        arrivals, at_s=now_s, last_arrival_s=None if last_s is None else min(last_s, now_s)
+    )

@@ -68,7 +68,8 @@ class ScalingWriter:
     def is_state_due(self, record: PoolScaling) -> bool:
         """Return whether a state has changed or was written `STATE_S` ago."""
         known = self._states.get(record.pool)
-        if known is None or record.at_s - known[1] >= STATE_S:
+        # A time before the last one is of a clock that went back: readers hear the new time.
+        if known is None or not 0 <= record.at_s - known[1] < STATE_S:
             return True
         return known[0] != _comparable(record)
 
@@ -85,7 +86,7 @@ class ScalingWriter:
         withheld = tuple(one.reason for one in decision.withheld)
         essence = decision.target, decision.reason, withheld, entry.failure, entry.applied
         known = self._entries.get(entry.pool)
-        if known is not None and known[0] == essence and entry.at_s - known[1] < HISTORY_S:
+        if known is not None and known[0] == essence and 0 <= entry.at_s - known[1] < HISTORY_S:
             return
         self._entries[entry.pool] = essence, entry.at_s
         entry = replace(entry, decision=decision_json(decision))

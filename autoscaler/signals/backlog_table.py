@@ -1,5 +1,6 @@
 """Bulk work, uploads and refused calls by pool, and the load of roles, from `backlog`."""
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -14,6 +15,7 @@ BACKLOG_STALE_S: Final = 10.0
 WAKE_S: Final = 3.0
 """Time for which a wake request counts: the api repeats it each second."""
 
+_DROPPED_S: Final = STALE_S + 1  # age of an input that is there and was not read
 _LOAD_S: Final = 10.0
 _KEYS_MAX: Final = 10_000
 
@@ -25,6 +27,7 @@ class BacklogTable:
         """Start without records."""
         self._backlogs: dict[str, tuple[Backlog, float]] = {}  # by pool; with its arrival
         self._newest: tuple[float, float] | None = None  # snapshot of any pool, and its arrival
+        self._refused: dict[str, float] = {}  # pools whose last snapshot was dropped, and when
         self._wakes: dict[tuple[str, str], tuple[WakeRequest, float]] = {}  # by pool and api
         self._calls: dict[str, int] = {}
         self._loads: dict[tuple[str, str], tuple[RoleLoad, float]] = {}
@@ -37,15 +40,20 @@ class BacklogTable:
     def record_backlog(self, backlog: Backlog, now_s: float) -> None:
         """Apply a snapshot that arrived at `now_s`, if it is the newest of its pool."""
         if not is_time(backlog.at_s, now_s, "backlog.at_s"):
+            if len(self._refused) < _KEYS_MAX:
+                self._refused[backlog.pool] = now_s
             return
         known = self._backlogs.get(backlog.pool)
-        if known is not None and backlog.at_s <= known[0].at_s:
+        # After a failover of the database its time may be lower: then the higher one falls silent.
+        if known and backlog.at_s <= known[0].at_s and now_s - known[1] <= STALE_S:
             return
         if known is None and len(self._backlogs) >= _KEYS_MAX:
             DROPPED.labels("backlogs").inc()
             return
         self._backlogs[backlog.pool] = backlog, now_s
-        if self._newest is None or backlog.at_s > self._newest[0]:
+        self._refused.pop(backlog.pool, None)
+        newest = self._newest
+        if newest is None or backlog.at_s > newest[0] or now_s - newest[1] > STALE_S:
             self._newest = backlog.at_s, now_s
 
     def record_wake(self, wake: WakeRequest, now_s: float) -> None:
@@ -123,13 +131,21 @@ class BacklogTable:
                 sums[one.endpoint] = tokens + one.output_tokens, items + one.items
         return {name: tokens / items for name, (tokens, items) in sums.items() if tokens > 0}
 
-    def age_s(self, pool: str, now_s: float) -> float:
+    def age_s(self, pool: str, now_s: float, *, had_work: bool = False) -> float:
         """Return the age by which the input is stale from `STALE_S`, as the rules have it.
 
-        A pool that has no bulk work is not published, so its silence is not stale.
+        A pool that has no bulk work is not published, so its silence is not stale, unless it
+        `had_work` and no intake is heard, or a snapshot or a bucket of it was dropped.
         """
-        if pool not in self._backlogs or self._is_over(pool, now_s):
+        if now_s - self._refused.get(pool, -math.inf) <= BACKLOG_STALE_S:
+            return _DROPPED_S
+        if pool not in self._backlogs:
+            is_heard = self._newest is not None and now_s - self._newest[1] <= STALE_S
+            return _DROPPED_S if had_work and not is_heard else 0.0
+        if self._is_over(pool, now_s):
             return 0.0
+        if not all(map(_is_sound, self._backlogs[pool][0].buckets[:BULK_BUCKETS_MAX])):
+            return _DROPPED_S
         backlog, heard_s = self._backlogs[pool]
         has_work = backlog.buckets or backlog.validating or backlog.next_deadline_s
         age_s = now_s - heard_s - (BACKLOG_STALE_S - STALE_S)

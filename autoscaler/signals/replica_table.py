@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from autoscaler.metrics import DROPPED
+from autoscaler.policy.replica_need import LEARNED_RATE_MAX
 from autoscaler.policy.signals import REPLICAS_MAX, ReplicaSignal, ReplicaState
 from autoscaler.signals.amounts import AMOUNT_MAX, amount
 from batcher.policy.compute_model import PRIOR, ComputeModel
@@ -127,7 +128,8 @@ def _merged(replica: _Replica) -> ReplicaSignal:
     for one in records:
         if one.leaves_at_s != 0:
             leaves_at_s = max(leaves_at_s, amount(one.leaves_at_s, "leaves_at_s") or 0.0)
-        rate = max(rate, amount(one.tokens_per_s, "tokens_per_s") or 0.0)
+        measured = amount(one.tokens_per_s, "tokens_per_s") or 0.0
+        rate = max(rate, min(measured, LEARNED_RATE_MAX))
         load += amount(one.load_tokens, "load_tokens") or 0.0
         has_suspects = has_suspects or one.in_danger
     replica.leaves_at_s = leaves_at_s

@@ -71,12 +71,18 @@ class SignalStore:
         self.backlog.forget_calls()
 
     def take_inputs(
-        self, pool: str, now_s: float, *, ordered: int, has_arrivals: bool
+        self,
+        pool: str,
+        now_s: float,
+        *,
+        ordered: int,
+        has_arrivals: bool,
+        had_bulk: bool = False,
     ) -> PoolInputs:
         """Return the inputs of a pool, and count its arrivals from here on.
 
         An input that was never read is stale only if something should publish it: replicas if some
-        are `ordered`, batchers if the pool `has_arrivals`.
+        are `ordered`, batchers if the pool `has_arrivals`, an intake if it `had_bulk` work.
         """
         weight = self.replicas.output_weight(pool)
         replicas = self.replicas.replicas(pool, now_s)
@@ -105,7 +111,7 @@ class SignalStore:
             },
             age_s={
                 "online": online_age_s,
-                "bulk": self.backlog.age_s(pool, now_s),
+                "bulk": self.backlog.age_s(pool, now_s, had_work=had_bulk),
                 "replicas": self._replica_age_s(pool, now_s, ordered),
             },
         )

@@ -447,3 +447,35 @@ async def test_the_state_tells_who_sleeps_and_what_failed() -> None:
     world.actuator.failure = None
     await world.advance(20)
     assert world.state().failure == ""
+
+
+async def test_a_clock_that_goes_back_stops_neither_records_nor_arrivals() -> None:
+    world = await busy_world()
+    world.clock.wall_time_s = world.clock.now_s - 7_200
+    written = len(world.sent.records)
+    for second in range(12):
+        world.clock.wall_time_s += 1
+        world.demands[POOL] = demand_of(arrived=100.0 * second, items=second)
+        await world.advance(1)
+    assert len(world.sent.records) >= written + 3
+    assert world.state().at_s <= world.clock.wall_s()
+    memory = msgspec.json.decode(world.state().memory)
+    assert memory["arrivals"]["at_s"] <= world.clock.wall_s()
+    assert memory["history"]["at_s"] <= world.clock.wall_s()
+
+
+async def test_a_pool_in_observation_takes_no_quota() -> None:
+    policies = L4.replace("quota = 40", "quota = 2") + "[pools.watched]\nmode = 'observe'\n"
+    world = AutoscalerWorld(policies)
+    for pool in ("watched", POOL):
+        world.backlogs[pool] = [bulk_of(36_000_000.0, NOW_S + 3_725)]
+    await world.advance(6)
+    assert replicas(world.actuator.newest(POOL)) == 2
+
+
+async def test_an_actuator_that_was_opened_again_gets_the_order_again() -> None:
+    world = await busy_world()
+    orders = list(world.actuator.orders)
+    world.actuator = MemoryActuator()
+    await world.advance(3)
+    assert replicas(world.actuator.newest(POOL)) == orders[-1].replicas

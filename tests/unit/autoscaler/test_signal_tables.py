@@ -207,3 +207,25 @@ def test_the_load_of_roles_is_kept_for_seconds() -> None:
 
 def _answer(is_readable: bool, topic: str) -> bool:
     return is_readable or topic != "capacity"
+
+
+def test_bulk_work_that_was_not_read_is_not_taken_as_none() -> None:
+    store = SignalStore()
+    assert inputs_of(store).age_s["bulk"] == 0
+    assert inputs_of(store, had_bulk=True).age_s["bulk"] > 3
+    store.record([backlog(NOW_S, pool="other")], NOW_S)
+    assert inputs_of(store, had_bulk=True).age_s["bulk"] == 0  # an intake is heard
+    store.record([backlog(NOW_S + 100)], NOW_S)
+    assert inputs_of(store).age_s["bulk"] > 3  # of a clock that is ahead
+    store.record([backlog(NOW_S, bulk_of(-1.0, NOW_S + 60))], NOW_S)
+    assert inputs_of(store).age_s["bulk"] > 3
+    store.record([backlog(NOW_S + 1, bulk_of(1.0, NOW_S + 60))], NOW_S + 1)
+    assert inputs_of(store, NOW_S + 1).age_s["bulk"] == 0
+
+
+def test_snapshots_of_a_database_whose_time_is_lower_count_after_three_seconds() -> None:
+    store = SignalStore()
+    store.record([backlog(NOW_S, bulk_of(100.0, NOW_S + 60))], NOW_S)
+    for second in (2, 4):
+        store.record([backlog(NOW_S - 30, bulk_of(7.0, NOW_S + 60))], NOW_S + second)
+    assert [one.prompt_tokens for one in inputs_of(store, NOW_S + 4).bulk] == [7.0]
