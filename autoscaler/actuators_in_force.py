@@ -14,6 +14,7 @@ from autoscaler.policies.policy_file import PolicyFile
 from core.errors import MillraceError
 
 _CLOSE_S: Final = 5.0
+_RETRY_S: Final = 30.0
 _LOG = logging.getLogger(__name__)
 
 EMBEDDED: Final = "embedded"
@@ -28,6 +29,7 @@ class ActuatorsInForce:
         self._file, self._dependencies, self._default = file, dependencies, default
         self._tables: dict[str, ActuatorTable] = {}
         self._actuators: dict[str, Actuator] = {}
+        self._retry_s: dict[str, float] = {}  # when to open an actuator again that failed, by name
 
     @property
     def policies(self) -> Policies:
@@ -55,16 +57,19 @@ class ActuatorsInForce:
     async def refresh(self) -> None:
         """Read a changed file; a bad one keeps what is in force, and each problem is logged.
 
-        An actuator whose table did not change stays open.
+        An actuator whose table did not change stays open. One that could not be opened is tried
+        again each 30 s.
         """
         reload = await asyncio.to_thread(self._file.refresh)
         if reload is None:
+            await self._retry()
             return
         for problem in reload.problems:
             _LOG.error("the scaling policies are not valid", extra={"reason": problem})
         if not reload.is_accepted:
             return
         tables = self._tables_to_open()
+        self._retry_s.clear()
         for name in [one for one in self._tables if tables.get(one) != self._tables[one]]:
             del self._tables[name]
             await _close(self._actuators.pop(name))
@@ -89,10 +94,18 @@ class ActuatorsInForce:
         self._actuators |= await build_actuators(tables, self._dependencies)
         self._tables |= tables
 
+    async def _retry(self) -> None:
+        now_s, tables = self._dependencies.clock.monotonic_s(), self._tables_to_open()
+        for name in [one for one, at_s in self._retry_s.items() if at_s <= now_s]:
+            del self._retry_s[name]
+            if name in tables:
+                await self._open_one(name, tables[name])
+
     async def _open_one(self, name: str, table: ActuatorTable) -> None:
         try:
             await self._build({name: table})
         except MillraceError as error:  # its pools keep what they have
+            self._retry_s[name] = self._dependencies.clock.monotonic_s() + _RETRY_S
             facts = {"actuator": name, "code": error.code, "reason": str(error)}
             _LOG.error("the actuator cannot be used", extra=facts)
 

@@ -32,6 +32,7 @@ class QuotaShares:
         """`quotas` are GPUs by type, of all pools together; None: no limit."""
         self._left = {name: quota for name, quota in quotas.items() if quota is not None}
         self._pools: dict[str, _Pool] = {}
+        self._reserved: Counter[str] = Counter()  # GPUs by type, of all pools
 
     def add_pool(
         self,
@@ -82,6 +83,7 @@ class QuotaShares:
 
     def count_additions(self, pool: str, additions: Iterable[Addition]) -> None:
         """Count what was added to a pool; the rest of its share is free."""
+        self._reserved.subtract(self._pools[pool].reserved)
         self._pools[pool].reserved = {}
         for one in additions:
             if one.wake_replica_id is None and one.gpu_type in self._left:
@@ -89,8 +91,7 @@ class QuotaShares:
 
     def _free_replicas(self, pool: str, name: str) -> int:
         """Return the replicas of a type that a pool may add."""
-        others = (one for other, one in self._pools.items() if other != pool)
-        reserved = sum(one.reserved.get(name, 0) for one in others)
+        reserved = self._reserved[name] - self._pools[pool].reserved.get(name, 0)
         return max(0, self._left[name] - reserved) // self._pools[pool].gpus
 
     def _reserve(self, name: str, left: int) -> None:
@@ -110,6 +111,7 @@ class QuotaShares:
                 continue
             left -= one.gpus
             one.reserved[name] = given
+            self._reserved[name] += one.gpus
             heapq.heappush(wanting, (self._pressure(pool, given // one.gpus), pool))
 
     def _gpus_missing(self, pool: str) -> int:

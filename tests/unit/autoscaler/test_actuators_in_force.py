@@ -1,5 +1,6 @@
 """Goal: a changed policy file is in force at once; a bad one keeps the old policies."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from autoscaler.policies.policy_reader import InvalidPoliciesError
 from autoscaler.settings import AutoscalerSettings
 from core.clock import SystemClock
 from core.errors import SettingsError
+from tests.support.clock import ManualClock
 
 TEXT = "[defaults]\nreplicas_max = 3\n"
 COMMANDS = """
@@ -109,3 +111,28 @@ def test_a_bad_file_stops_the_start(tmp_path: Path) -> None:
 def test_the_policy_file_is_required() -> None:
     with pytest.raises(SettingsError, match="MILLRACE_AUTOSCALER_POLICY_FILE"):
         AutoscalerSettings.from_env({})
+
+
+async def test_an_actuator_that_could_not_be_opened_is_tried_again_each_30_s(
+    tmp_path: Path,
+) -> None:
+    path, clock, calls = tmp_path / "scaling.toml", ManualClock(), []
+
+    def open_embedded() -> EmbeddedActuator:
+        calls.append(clock.now_s)
+        if len(calls) < 3:
+            raise SettingsError("not yet")
+        return EmbeddedActuator(str(path))
+
+    actuators = read(path, TEXT)
+    actuators._dependencies = replace(
+        actuators._dependencies,
+        clock=clock,
+        open_embedded=open_embedded,
+    )
+    path.write_text(TEXT.replace("3", "12"))
+    for _ in range(80):
+        await actuators.refresh()
+        clock.advance(1)
+    assert calls == [0, 30, 60]
+    assert actuators.actuators.keys() == {EMBEDDED}
