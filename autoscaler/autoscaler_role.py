@@ -6,7 +6,8 @@ from typing import Final
 
 from autoscaler.actuators.keda.scaling_values import ScalingValues
 from autoscaler.actuators_in_force import ActuatorsInForce
-from autoscaler.loop.decision_loop import DecisionLoop, LoopDeps
+from autoscaler.loop.decision_loop import DecisionLoop
+from autoscaler.loop.loop_deps import LoopDeps
 from autoscaler.loop.scaling_writer import ScalingWriter
 from autoscaler.ownership.owner import Owner
 from autoscaler.policy.role_need import Role

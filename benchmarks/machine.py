@@ -25,6 +25,7 @@ _PACKAGES = (
 )
 _GROUPS = (  # of variables that roles read
     "API",
+    "AUTOSCALER",
     "BATCHER",
     "BODY",
     "DATABASE",
@@ -34,6 +35,8 @@ _GROUPS = (  # of variables that roles read
     "HOST",
     "INTAKE",
     "KAFKA",
+    "KEDA",
+    "KUBERNETES",
     "OBJECTS",
     "ONLINE",
     "RETENTION",

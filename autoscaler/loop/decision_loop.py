@@ -6,29 +6,26 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
 from autoscaler import metrics
-from autoscaler.actuators.actuator import Actuator, KindCount
+from autoscaler.loop.loop_deps import LoopDeps
+from autoscaler.loop.operator_orders import alert_of, mode_of, ordered_replicas, override_in_force
 from autoscaler.loop.order_sender import OrderSender
 from autoscaler.loop.pool_orders import PoolPlan, kind_counts, pool_order
 from autoscaler.loop.quota_sharing import QuotaShares
-from autoscaler.loop.scaled_pool import Mode, Outlook, ScaledPool, is_in_force
+from autoscaler.loop.scaled_pool import Mode, Outlook, ScaledPool
 from autoscaler.loop.scaled_role import ScaledRole
 from autoscaler.loop.scaled_unit import ScaledUnit
-from autoscaler.loop.scaling_writer import ScalingWriter, decision_json
+from autoscaler.loop.scaling_writer import decision_json
 from autoscaler.policies.policies import Policies
 from autoscaler.policies.policy_rules import role_rules_of, rules_of
-from autoscaler.policy.role_need import Role, RoleSignals, role_key, role_of_key
+from autoscaler.policy.role_need import Role, role_key, role_of_key
 from autoscaler.policy.scaling_decision import ScalingDecision
 from autoscaler.policy.scaling_rules import InvalidScalingRulesError, ScalingRules, check_rules
 from autoscaler.policy.signals import INPUTS, InvalidSignalError, ReplicaState
-from autoscaler.signals.signal_store import SignalStore
-from core.clock import Clock
 from topics.records.scaling import DecisionEntry, PoolScaling, ReplicaKind, ScalingOverride
 
 POOLS_MAX: Final = 1_000
@@ -45,46 +42,6 @@ ACTUATOR_MISSING: Final = "actuator_missing"
 
 _TERMS: Final = ("online", "waiting", "bulk", "burst")
 _LOG = logging.getLogger(__name__)
-
-
-class Ownership(Protocol):
-    """The part of `Owner` that the loop uses."""
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch of this process; None: it does not decide."""
-        ...
-
-    @property
-    def pools(self) -> Mapping[str, PoolScaling]:
-        """The newest state of each pool."""
-        ...
-
-    @property
-    def overrides(self) -> Mapping[str, ScalingOverride]:
-        """What operators ordered."""
-        ...
-
-    def abandon(self, refused_epoch: int) -> None:
-        """Stop deciding: an actuator has seen a newer epoch."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopDeps:
-    """What the loop needs."""
-
-    owner: Ownership
-    store: SignalStore
-    writer: ScalingWriter
-    policies: Callable[[], Policies]
-    actuators: Callable[[], Mapping[str, Actuator]]
-    actuator_name: Callable[[Policies, str], str]  # of a pool
-    is_caught_up: Callable[[], bool]  # whether all topics are read
-    clock: Clock
-    role_signals: Callable[[Role, float], RoleSignals | None] = lambda _role, _now_s: None
-    note_existing: Callable[[Mapping[str, tuple[KindCount, ...]]], None] = lambda _: None
-    """Gets the replicas that exist, by pool, after each round of decisions."""
 
 
 class DecisionLoop:
@@ -197,7 +154,7 @@ class DecisionLoop:
             state = self._pools.get(pool)
             if state is None:
                 state = self._pools[pool] = ScaledPool(pool, before_s)
-            override = _in_force(overrides, pool, now_s)
+            override = override_in_force(overrides, pool, now_s)
             try:
                 outlooks[pool] = outlook = state.read_inputs(self._deps.store, rules, now_s)
             except InvalidSignalError as error:
@@ -208,20 +165,20 @@ class DecisionLoop:
                 pool,
                 rules,
                 outlook.signals,
-                needed=state.needed(outlook, now_s, _ordered(override))
-                if _mode(policies, pool, override) == "active"
+                needed=state.needed(outlook, now_s, ordered_replicas(override))
+                if mode_of(policies, pool, override) == "active"
                 else 0,
                 gpus_per_replica=policies.policy_of(pool).gpus_per_replica,
             )
         self._deps.store.forget_arrivals()  # those of pools that were left out
         for pool in shares.share():
-            inputs = policies, outlooks[pool], shares, _in_force(overrides, pool, now_s)
+            inputs = policies, outlooks[pool], shares, override_in_force(overrides, pool, now_s)
             self._decide_pool(epoch, pool, inputs, now_s)
         self._deps.note_existing(
             {pool: kind_counts(self._pools[pool].fleet.existing) for pool in outlooks}
         )
         for role in Role:
-            override = _in_force(overrides, role_key(role), now_s)
+            override = override_in_force(overrides, role_key(role), now_s)
             self._decide_role(epoch, role, (policies, override), now_s)
 
     def _decide_pool(
@@ -232,14 +189,14 @@ class DecisionLoop:
         now_s: float,
     ) -> None:
         policies, outlook, shares, override = inputs
-        state, mode = self._pools[pool], _mode(policies, pool, override)
+        state, mode = self._pools[pool], mode_of(policies, pool, override)
         name = self._deps.actuator_name(policies, pool)
         if mode == "paused":
             self._write(epoch, state, mode, name, now_s)
             return
         rules = shares.rules_for(pool, outlook.rules)
         try:
-            plan = state.decide(outlook, rules, now_s, _ordered(override))
+            plan = state.decide(outlook, rules, now_s, ordered_replicas(override))
         except InvalidSignalError as error:
             self._hold(epoch, state, (policies, override), error, now_s)
             return
@@ -262,7 +219,7 @@ class DecisionLoop:
             self._roles.pop(key, None)
             return
         state = self._roles.get(key) or ScaledRole(key, now_s)
-        mode, name = _mode(policies, key, override), self._deps.actuator_name(policies, key)
+        mode, name = mode_of(policies, key, override), self._deps.actuator_name(policies, key)
         try:
             signals = state.read_signals(self._deps.role_signals(role, now_s), now_s)
             if signals is None:
@@ -271,7 +228,7 @@ class DecisionLoop:
             if mode == "paused":
                 self._write(epoch, state, mode, name, now_s)
                 return
-            plan = state.decide(rules, signals, now_s, _ordered(override))
+            plan = state.decide(rules, signals, now_s, ordered_replicas(override))
         except InvalidSignalError as error:
             self._hold(epoch, state, inputs, error, now_s)
             return
@@ -289,7 +246,7 @@ class DecisionLoop:
         assert state.decision is not None
         pool, (mode, name) = state.pool, carried_out
         failure = self.sender.failure(pool) if mode == "active" else ""
-        if alert := _alert(state, name, failure):
+        if alert := alert_of(state, name, failure):
             state.decision = replace(state.decision, alert=alert)
         self._observe(pool, state.decision)
         if mode == "active":
@@ -317,7 +274,7 @@ class DecisionLoop:
         policies, override = inputs
         self._refuse(state.pool, "invalid_signal", error)
         name = self._deps.actuator_name(policies, state.pool)
-        self._write(epoch, state, _mode(policies, state.pool, override), name, now_s)
+        self._write(epoch, state, mode_of(policies, state.pool, override), name, now_s)
 
     def _order(
         self, epoch: int, state: ScaledUnit, plan: PoolPlan, name: str, now_s: float
@@ -416,39 +373,6 @@ class DecisionLoop:
     def _refuse(self, pool: str, code: str, error: Exception) -> None:
         metrics.REFUSED.labels(code).inc()
         _LOG.warning("no decision", extra={"pool": pool, "code": code, "reason": str(error)})
-
-
-def _ordered(override: ScalingOverride | None) -> int | None:
-    """Return the replicas that an order in force sets."""
-    return override.replicas if override is not None and override.mode == "set" else None
-
-
-def _mode(policies: Policies, pool: str, override: ScalingOverride | None) -> Mode:
-    if override is not None and override.mode == "paused":
-        return "paused"
-    role = role_of_key(pool)
-    policy = policies.policy_of(pool) if role is None else policies.roles[role]
-    mode: Mode = policy.mode.value
-    return mode
-
-
-def _in_force(
-    overrides: Mapping[str, ScalingOverride], pool: str, now_s: float
-) -> ScalingOverride | None:
-    override = overrides.get(pool)
-    return override if is_in_force(override, now_s) else None
-
-
-def _alert(state: ScaledUnit, actuator: str, failure: str) -> str:
-    """Return what an operator has to see of a pool, in sentences; empty: nothing."""
-    found = []
-    if failure:
-        found.append(f"The actuator {actuator} did not carry out the last order: {failure}.")
-    if stuck := state.fleet.stuck.total():
-        found.append(f"Replicas did not become ready in time and are to end: {stuck}.")
-    if state.decision is not None and state.decision.alert:
-        found.append(state.decision.alert)
-    return " ".join(found)
 
 
 def _filled(record: PoolScaling, state: ScaledUnit) -> PoolScaling:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cli.admin.scaling_log import write_override
-
 from benchmarks.runs import VoidRunError
 from cli.admin.operator_connections import kafka_settings
+from cli.admin.scaling_records import write_override
 from topics.records.catalogue import BACKLOG, CAPACITY, GRANTS, SCALING, Topic, grants_partition
 from topics.records.codec import decode_value, kind_of
 from topics.records.kinds import KINDS

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cli.admin.scaling_log import write_override
-
 from benchmarks.background_threads import background_threads
 from chaos.clients.client import input_lines
 from chaos.drills.context import MODEL, DrillContext
@@ -39,6 +37,7 @@ from chaos.observations import database
 from chaos.observations.scaled_pool import ScaledPoolWatch
 from chaos.verification.acknowledged import DurableCalls, check_calls
 from chaos.verification.reconciliation import EndedJob, reconcile_jobs
+from cli.admin.scaling_records import write_override
 from cli.stack.scaling_socket import FILE_NAME
 from cli.stack.served_models import served_model
 from topics.errors import DeliveryError

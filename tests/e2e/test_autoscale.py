@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from cli.admin.scaling_log import read_scaling
 
+from cli.admin.scaling_records import read_scaling
 from tests.support.job_checks import assert_conserved, ended, submit, watch
 from tests.support.stacks import Stack, await_true, running_stack
 from topics.records.scaling import PoolScaling

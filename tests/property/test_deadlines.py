@@ -260,7 +260,7 @@ def test_jobs_that_cannot_end_leave_the_others_in_time_and_do_not_starve(
     jobs, total = [], 0
     for number, work in enumerate(works, start=1):
         total += work * rate // 10
-        jobs.append(job(number, work * rate // 10, int(1.1 * total / rate) + 3))
+        jobs.append(job(number, work * rate // 10, int(1.3 * total / rate) + 4))
     late = [job(100 + n, factor * horizon * rate, horizon - n) for n, factor in enumerate(hopeless)]
     ended = simulate([*jobs, *late], rate)
     for one in jobs:

@@ -94,7 +94,7 @@ def all_policies(draw: st.DrawFn) -> Policies:
         PoolPolicy(),
         pools,
         roles=draw(st.dictionaries(ROLES, ROLE_POLICIES)),
-        actuators={"cluster": KubernetesTable()},
+        actuators={"cluster": KubernetesTable(standby=True)},
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from autoscaler.loop.decision_loop import DecisionLoop, LoopDeps
+from autoscaler.loop.decision_loop import DecisionLoop
+from autoscaler.loop.loop_deps import LoopDeps
 from autoscaler.loop.scaling_writer import ScalingWriter
 from autoscaler.ownership.scaling_log import ScalingLog
 from autoscaler.policies.policies import Policies

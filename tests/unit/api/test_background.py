@@ -96,7 +96,7 @@ def test_all_tail_threads_are_asked_to_stop_before_the_first_join() -> None:
     steps: list[str] = []
     online: Any = OnlineRuntime.__new__(OnlineRuntime)
     online._producer = part = Part(steps)
-    online._tails, online._service_tail, online._scaling_tail = (part, part), part, part
+    online._tails, online._service_tail, online._scaling = (part, part), part, part
     online._close()
     assert steps == [*["told"] * 4, "flushed", *["waited for"] * 4]
 

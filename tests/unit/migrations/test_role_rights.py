@@ -14,8 +14,9 @@ def test_every_table_has_a_user_and_every_right_a_table() -> None:
     assert named | {*OWNED} == SCHEMA.tables.keys()
 
 
-def test_every_role_but_the_gpu_consumer_has_a_user() -> None:
-    assert {name.replace("_", "-") for name in LOGINS} == MODULES.keys() - {"gpu-consumer"}
+def test_every_role_that_uses_the_database_has_a_user() -> None:
+    without = {"gpu-consumer", "autoscaler"}
+    assert {name.replace("_", "-") for name in LOGINS} == MODULES.keys() - without
     assert not any("gpu" in statement for statement in STATEMENTS)
 
 
