@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -22,6 +22,7 @@ from cli.admin.scaling_records import read_scaling
 from cli.exits import ExitCode
 from cli.main import app
 from tests.support.scaling import rules_of, signals_of, warm
+from tests.support.until import until, until_found
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import SCALING, SCALING_DECISIONS
 from topics.records.codec import encode, kind_headers
@@ -47,6 +48,24 @@ def accept_past_times(kafka: KafkaSettings) -> None:
     admin = AdminClient(kafka.client_options())
     for done in admin.incremental_alter_configs([resource]).values():
         done.result(30)
+    until(lambda: probed_timestamp_type(kafka, name) == TIMESTAMP_CREATE_TIME)
+
+
+def probed_timestamp_type(kafka: KafkaSettings, name: str) -> int:
+    """Return how the broker takes times, by a record of another pool: a change takes a moment."""
+    found: list[int] = []
+    entry = DecisionEntry(pool="probe", epoch=0, at_s=0.0, applied=False, decision=b"{}")
+    probe = Producer(kafka.client_options())
+    probe.produce(
+        name,
+        encode(entry),
+        b"probe",
+        headers=kind_headers(DecisionEntry),
+        timestamp=1,
+        on_delivery=lambda _, sent: found.append(sent.timestamp()[0]),
+    )
+    assert probe.flush(40) == 0
+    return found[0]
 
 
 def send_decisions(kafka: KafkaSettings, producer: RecordProducer, now_s: float) -> None:
@@ -117,7 +136,8 @@ def test_the_log_is_shown_explained_and_listed(
     (shown,) = parsed(scale(kafka, "status", "-o", "json"))
     assert (shown["pool"], shown["target"], shown["override"]) == (POOL, 6, None)
     assert scale(kafka, "explain", POOL).stdout.startswith("chat is to have 6 replicas: ")
-    before = scale(kafka, "explain", POOL, "--at", "-8m").stdout
+    # A broker finds records by their times a moment after it acknowledged them.
+    before = until_found(lambda: scale(kafka, "explain", POOL, "--at", "-8m").stdout or None)
     assert before.startswith("chat is to have 4 replicas: ")
     assert "It was not applied: the mode was observe." in before
     long_ago = parsed(scale(kafka, "explain", POOL, "--at", "-1h", "-o", "json"))

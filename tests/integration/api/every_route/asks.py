@@ -11,7 +11,7 @@ from typing import Any
 
 from registry.models import ENDPOINTS
 
-MODEL_PATHS = ("/v1/admin/model", "/v1/admin/aliases")
+MODEL_PATHS = ("/v1/admin/model", "/v1/admin/unverified_models", "/v1/admin/aliases")
 """Starts of the routes that `test_model_routes.py` is about."""
 
 METHODS = {"/v1/admin/aliases/{alias}": "PUT"}

@@ -26,7 +26,7 @@ FILE = {"file": ("in.jsonl", b"{}")}
 DIFFERS = {"date", "x-request-id"}
 
 NO_IDS = {"limit", "order", "purpose", "status", "log", "name", "revoked", "cancel_only"}
-NO_IDS |= {"verification", "retired", "all"}
+NO_IDS |= {"verification", "retired", "all", "device_gib", "memory_share"}
 """Query parameters that name nothing of anybody's."""
 
 

@@ -105,6 +105,11 @@ def good_body(path: str, two: Two) -> dict[str, Any]:
         "/v1/admin/tenants": {"name": uuid4().hex},
         "/v1/admin/aliases/{alias}": {"target": "org/small"},
         "/v1/admin/model_keys": {"pem": "x", "name": "x"},
+        "/v1/admin/unverified_models": {
+            "name": "org/served",
+            "engine": "simulated",
+            "endpoints": ["/v1/embeddings"],
+        },
         "/v1/admin/models": {"name": "org/signed", "version": "0" * 64, "key": "0" * 64},
     }
     return bodies.get(path, CALL if path in ENDPOINTS else {})

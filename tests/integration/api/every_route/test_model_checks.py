@@ -52,7 +52,7 @@ def test_a_stored_version_is_checked_by_reading_it_again(publisher: Publisher) -
 
     lost = publisher.push(uuid4().hex)
     shown = ok(publisher.client.get(f"{MODELS}/{lost['id']}"))
-    publisher.two.site.objects.delete(file_key(shown["files"][0]["sha256"]))
+    publisher.two.site.objects.delete(file_key(shown["manifest"]["files"][0]["sha256"]))
     found = ok(publisher.client.get("/v1/admin/model_check", params={"model": lost["id"]}))
     assert not found["is_sound"]
     assert [part["kind"] for part in found["parts"] if part["problem"]] == ["file"]

@@ -40,9 +40,11 @@ def pool() -> str:
 def opened(
     open_site: OpenSite, monkeypatch: pytest.MonkeyPatch, pool: str, items_per_s: float = 10.0
 ) -> Site:
-    def with_rates(services: Any, kafka: Any, _: PoolRates, clock: Clock) -> ViewServices:
+    def with_rates(
+        services: Any, kafka: Any, _: PoolRates, clock: Clock, *further: Any
+    ) -> ViewServices:
         rates = rates_of(pool, items_per_s, clock.monotonic_s())
-        return create_view_services(services, kafka, rates, clock)
+        return create_view_services(services, kafka, rates, clock, *further)
 
     monkeypatch.setattr("api.app.create_view_services", with_rates)
     return open_site()
