@@ -66,3 +66,9 @@ def batch_body(input_file_id: str, **fields: object) -> dict[str, object]:
 def batch_id(client: httpx.Client) -> str:
     """Create a batch and return its id."""
     return str(ok(client.post("/v1/batches", json=batch_body(file_id(client))))["id"])
+
+
+def newest(client: httpx.Client) -> dict[str, Any]:
+    """Return the newest entry of the installation's audit log."""
+    found: dict[str, Any] = ok(client.get("/v1/admin/audit_log?limit=1"))["data"][0]
+    return found

@@ -19,7 +19,7 @@ from registry.manifests.model_objects import file_key, manifest_key, signature_k
 from registry.unverified_version import unverified_version
 from storage.objects.object_store import write_object
 from storage.postgres.outbox import outbox
-from tests.integration.api.answers import is_replay, ok, refused
+from tests.integration.api.answers import is_replay, newest, ok, refused
 from tests.integration.api.every_route.asks import OPERATOR_ASKS
 from tests.integration.api.every_route.worlds import Two
 from tests.support.lora_adapters import base_weights, write_adapter
@@ -97,11 +97,6 @@ def publisher(two: Two) -> Publisher:
     publisher = Publisher(two)
     ok(publisher.trust())
     return publisher
-
-
-def newest(client: httpx.Client) -> dict[str, Any]:
-    found: dict[str, Any] = ok(client.get("/v1/admin/audit_log?limit=1"))["data"][0]
-    return found
 
 
 def test_every_act_is_recorded_and_published(two: Two) -> None:

@@ -15,7 +15,7 @@ from migrations.schema import SCHEMA
 from tenancy.audit_reading import verify_chain
 from tenancy.installation_log import INSTALLATION
 from tenancy.operator_keys import OperatorRole, create_operator_key, revoke_operator_key
-from tests.integration.api.answers import is_replay, ok, refused
+from tests.integration.api.answers import is_replay, newest, ok, refused
 from tests.integration.api.every_route.asks import MODEL_PATHS, OPERATOR_ASKS, PLAIN, Ask
 from tests.integration.api.every_route.routes import SILENT
 from tests.integration.api.every_route.worlds import Two, add_quarantine, everything, never_existed
@@ -366,11 +366,6 @@ def test_the_role_of_tenants_may_not_read_operator_keys(two: Two) -> None:
     with two.site.engine.connect() as connection:
         rights = sa.text("SELECT has_any_column_privilege('millrace_tenant', :name, 'SELECT')")
         assert connection.scalar(rights, {"name": "operator_keys"}) is False
-
-
-def newest(client: httpx.Client) -> dict[str, Any]:
-    found: dict[str, Any] = ok(client.get("/v1/admin/audit_log?limit=1"))["data"][0]
-    return found
 
 
 def test_a_deleted_tenant_is_shown_nowhere_and_its_key_stops(
