@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from autoscaler.loop.scaled_pool import Mode, is_in_force
+from autoscaler.loop.scaled_pool import Mode
 from autoscaler.loop.scaled_unit import ScaledUnit
 from autoscaler.policies.policies import Policies
 from autoscaler.policy.role_need import role_of_key
@@ -29,7 +29,7 @@ def override_in_force(
 ) -> ScalingOverride | None:
     """Return what an operator ordered for a pool or role, if it holds now."""
     override = overrides.get(pool)
-    return override if is_in_force(override, now_s) else None
+    return override if override is not None and override.is_in_force(now_s) else None
 
 
 def alert_of(state: ScaledUnit, actuator: str, failure: str) -> str:

@@ -18,7 +18,6 @@ from autoscaler.policy.signals import (
     advance_arrivals,
 )
 from autoscaler.signals.signal_store import PoolInputs, SignalStore
-from topics.records.scaling import ScalingOverride
 
 Mode = Literal["active", "observe", "paused"]
 
@@ -135,10 +134,3 @@ class ScaledPool(ScaledUnit):
         measured = self.fleet.times.p95_s()
         start_s = max(measured.get(one.name, one.cold_start_s) for one in rules.gpu_types)
         return max(SETTLE_MIN_S, 2 * start_s)
-
-
-def is_in_force(override: ScalingOverride | None, now_s: float) -> bool:
-    """Return whether an operator's order holds now."""
-    if override is None or override.mode not in ("paused", "set"):
-        return False
-    return override.until_s == 0 or now_s < override.until_s

@@ -17,12 +17,17 @@ from topics.records.catalogue import SCALING, SCALING_DECISIONS
 from topics.records.codec import decode_value, encode, kind_headers, kind_of
 from topics.records.kinds import KINDS
 from topics.records.received_record import ReceivedRecord
-from topics.records.scaling import AutoscalerEpoch, DecisionEntry, PoolScaling, ScalingOverride
+from topics.records.scaling import (
+    OVERRIDE_KEY,
+    AutoscalerEpoch,
+    DecisionEntry,
+    PoolScaling,
+    ScalingOverride,
+)
 from topics.settings import KafkaSettings
 from topics.tail_readers.offset_ranges import OffsetRange, OffsetRangeReader
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
-OVERRIDE_KEY: Final = "override:"
 _CLIENT: Final = "millrace-scale"
 _READ_S_MAX: Final = 30.0
 _SEND_S_MAX: Final = 30.0
@@ -87,9 +92,7 @@ class ScalingRecords:
     def override(self, name: str, now_s: float) -> ScalingOverride | None:
         """Return the override that is in force for a pool."""
         found = self.overrides.get(name)
-        if found is None or not found.mode or (found.until_s and found.until_s <= now_s):
-            return None
-        return found
+        return found if found is not None and found.is_in_force(now_s) else None
 
 
 def read_scaling(kafka: KafkaSettings) -> ScalingRecords:

@@ -9,6 +9,9 @@ from typing import Final
 
 from topics.records.records import Record
 
+OVERRIDE_KEY: Final = "override:"
+"""Beginning of the keys of overrides; the pool follows."""
+
 BACKLOG_BUCKETS_MAX: Final = 64
 """Buckets of a pool in one record: octaves of the time to the deadline, by endpoint."""
 
@@ -120,6 +123,10 @@ class ScalingOverride(Record, frozen=True):
     by: str = ""
     reason: str = ""
     at_s: float = 0.0
+
+    def is_in_force(self, now_s: float) -> bool:
+        """Return whether the order holds now."""
+        return bool(self.mode) and (self.until_s == 0 or now_s < self.until_s)
 
 
 class DecisionEntry(Record, frozen=True):

@@ -20,7 +20,7 @@ from core.errors import RecordUnreadableError, SchemaTooNewError
 from topics.records.codec import decode, kind_of
 from topics.records.kinds import KINDS
 from topics.records.received_record import ReceivedRecord
-from topics.records.scaling import PoolScaling, ScalingOverride
+from topics.records.scaling import OVERRIDE_KEY, PoolScaling, ScalingOverride
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,8 +43,6 @@ _LASTING_FAILURES: Final = frozenset(
     {"actuator_denied", "actuator_missing", "foreign_scaler", "unknown_pool"}
 )
 """Failures of an actuator that a person has to end: until then nothing starts."""
-
-_OVERRIDE_KEY: Final = b"override:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ class PoolWakes:
         for record in records:
             self.has_autoscaler = True
             if record.value is None:
-                self._remove(record.key or b"")
+                self._remove((record.key or b"").decode(errors="replace"))
                 continue
             try:
                 kind = kind_of(record.headers)
@@ -187,16 +185,16 @@ class PoolWakes:
         is_held = _stays_at_zero(record)
         self._pools[record.pool] = _Known(record, now_s, age_s, is_held, woken_s)
 
-    def _remove(self, key: bytes) -> None:
-        if key.startswith(_OVERRIDE_KEY):
-            self._overrides.pop(key.removeprefix(_OVERRIDE_KEY).decode(errors="replace"), None)
+    def _remove(self, key: str) -> None:
+        if key.startswith(OVERRIDE_KEY):
+            self._overrides.pop(key.removeprefix(OVERRIDE_KEY), None)
         else:
-            self._pools.pop(key.decode(errors="replace"), None)
+            self._pools.pop(key, None)
 
     def _is_overridden(self, pool: str) -> bool:
         """Whether an operator has paused the pool or set it to 0."""
         override = self._overrides.get(pool)
-        if override is None or 0 < override.until_s <= self._clock.wall_s():
+        if override is None or not override.is_in_force(self._clock.wall_s()):
             return False
         return override.mode == "paused" or (override.mode == "set" and override.replicas <= 0)
 

@@ -9,7 +9,6 @@ from autoscaler.policy.scaling_history import first_history
 from autoscaler.policy.scaling_step import decide
 from cli.admin.scale_log_commands import OverrideRefusedError, checked_override, status_row
 from cli.admin.scaling_records import (
-    OVERRIDE_KEY,
     NoDecisionError,
     ScalingRecords,
     UnreadableDecisionError,
@@ -20,7 +19,7 @@ from tests.support.scaling import NOW_S, rules_of, signals_of, warm
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Record
-from topics.records.scaling import AutoscalerEpoch, PoolScaling, ScalingOverride
+from topics.records.scaling import OVERRIDE_KEY, AutoscalerEpoch, PoolScaling, ScalingOverride
 
 DECISION, _ = decide(
     rules_of(min_replicas=1, max_replicas=9), signals_of(3000.0, warm(2)), first_history(NOW_S, 2),
