@@ -13,8 +13,14 @@ CONTEXT_TOKENS_MAX: Final = 10_000_000
 """More than any context, and the largest estimate: a client may request more than a record holds.
 """
 
-_BYTES_PER_TOKEN: Final = 4
-_COMPLETION_TOKENS: Final = 16  # of a completion without a limit: the default of the OpenAI API
+BYTES_PER_TOKEN: Final = 4
+"""Of the text of a body."""
+
+COMPLETION_TOKENS: Final = 16
+"""Of a completion without a limit: the default of the OpenAI API."""
+
+GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Endpoints whose items have an output."""
 
 _ABSENT: Final = msgspec.Raw()
 _LIST: Final = re.compile(rb"\s*\[\s*([\"\[\d-])")  # the first sign of a list of prompts or tokens
@@ -106,7 +112,7 @@ def requested_tokens(endpoint: str, body: bytes) -> RequestedTokens:
 
     A body with a field of a wrong type counts as one without fields; the engine refuses it.
     """
-    text_tokens = _checked(len(body) // _BYTES_PER_TOKEN)
+    text_tokens = _checked(len(body) // BYTES_PER_TOKEN)
     try:
         if endpoint == "/v1/chat/completions":
             return _of_chat(_CHAT.decode(body), text_tokens)
@@ -117,10 +123,7 @@ def requested_tokens(endpoint: str, body: bytes) -> RequestedTokens:
         _, tokens = _prompts_and_tokens(_POOLED.decode(body).input)
         return RequestedTokens(text_tokens if tokens is None else tokens)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return RequestedTokens(text_tokens, int(endpoint in _GENERATING))
-
-
-_GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+        return RequestedTokens(text_tokens, int(endpoint in GENERATING))
 
 
 def _of_chat(chat: _Chat, text_tokens: int) -> RequestedTokens:
@@ -132,7 +135,7 @@ def _of_chat(chat: _Chat, text_tokens: int) -> RequestedTokens:
 def _of_completion(completion: _Completion, text_tokens: int) -> RequestedTokens:
     prompts, tokens = _prompts_and_tokens(completion.prompt)
     choices = max(1, _checked(completion.n or 1), _checked(completion.best_of or 1))
-    limit = _COMPLETION_TOKENS if completion.max_tokens is None else completion.max_tokens
+    limit = COMPLETION_TOKENS if completion.max_tokens is None else completion.max_tokens
     prompt = text_tokens if tokens is None else tokens
     return RequestedTokens(prompt, _checked(prompts * choices), _checked(limit))
 
@@ -161,3 +164,11 @@ def _prompts_and_tokens(prompt: msgspec.Raw) -> tuple[int, int | None]:
         return unescaped.count(b'"') // 2, None
     prompts = text.count(b"[") - 1 if found[1] == b"[" else 1
     return prompts, min(text.count(b",") + 1, CONTEXT_TOKENS_MAX)
+
+
+def given_count(number: object) -> int:
+    """Return a number that a client gave in a decoded body, before any arithmetic.
+
+    0 stands for all that is no positive integer.
+    """
+    return _checked(number) if type(number) is int else 0

@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
-from core.bodies.token_estimates import CONTEXT_TOKENS_MAX
-
-BYTES_PER_TOKEN: Final = 4
-"""Of the text of a body."""
-
-GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""Endpoints whose items have an output."""
+from core.bodies.token_estimates import (
+    BYTES_PER_TOKEN,
+    COMPLETION_TOKENS,
+    CONTEXT_TOKENS_MAX,
+    GENERATING,
+    given_count,
+)
 
 LINE_OVERHEAD_BYTES: Final = 64
 """About what a line has besides its body: method, url, and the names of the keys."""
 
 _CHAT: Final = "/v1/chat/completions"
 _PRIOR: Final = int(OUTPUT_TOKENS_PRIOR)
-_COMPLETION_TOKENS: Final = 16  # of a completion without a limit, as in emission
 
 
 class Tokens(NamedTuple):
@@ -47,7 +46,7 @@ class TokenSums:
             if limit is None or (type(limit) is int and limit >= _PRIOR):
                 output = _PRIOR
             else:
-                output = _checked(limit)
+                output = given_count(limit)
         else:
             prompt, output = item_tokens(self._endpoint, line_bytes, body)
         self._prompt += prompt
@@ -69,13 +68,13 @@ def item_tokens(endpoint: str, line_bytes: int, body: Mapping[str, Any]) -> tupl
         limit = body.get("max_completion_tokens")
         if limit is None:
             limit = body.get("max_tokens")
-        sequences = _checked(body.get("n")) or 1
+        sequences = given_count(body.get("n")) or 1
         return min(prompt, CONTEXT_TOKENS_MAX), _output(limit, sequences)
     if endpoint == "/v1/completions":
         prompts, tokens = _prompts_and_tokens(body.get("prompt"))
-        choices = max(1, _checked(body.get("n")), _checked(body.get("best_of")))
+        choices = max(1, given_count(body.get("n")), given_count(body.get("best_of")))
         limit = body.get("max_tokens")
-        output = _output(_COMPLETION_TOKENS if limit is None else limit, prompts * choices)
+        output = _output(COMPLETION_TOKENS if limit is None else limit, prompts * choices)
         return min(prompt if tokens is None else tokens, CONTEXT_TOKENS_MAX), output
     _, tokens = _prompts_and_tokens(body.get("input"))
     return min(prompt if tokens is None else tokens, CONTEXT_TOKENS_MAX), 0
@@ -91,15 +90,8 @@ def default_tokens(endpoint: str, items: int, item_bytes: int) -> Tokens:
 
 
 def _output(limit: object, sequences: int) -> int:
-    each = OUTPUT_TOKENS_PRIOR if limit is None else min(OUTPUT_TOKENS_PRIOR, _checked(limit))
+    each = OUTPUT_TOKENS_PRIOR if limit is None else min(OUTPUT_TOKENS_PRIOR, given_count(limit))
     return int(min(each * sequences, CONTEXT_TOKENS_MAX))
-
-
-def _checked(number: object) -> int:
-    """Return a number that a client gave, before any arithmetic: no float holds 10**400."""
-    if type(number) is not int or number <= 0:
-        return 0
-    return number if number < CONTEXT_TOKENS_MAX else CONTEXT_TOKENS_MAX
 
 
 def _prompts_and_tokens(prompt: object) -> tuple[int, int | None]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from core.bodies.output_estimator import OUTPUT_TOKENS_PRIOR
-from core.bodies.token_estimates import CONTEXT_TOKENS_MAX
+from core.bodies.token_estimates import BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX, given_count
 from jobs.ordering.item_order import (
     FILE_BYTES_MAX,
     ITEMS_MIN,
@@ -30,7 +30,6 @@ ITEMS_MAX: Final = 4_000_000
 ORDERED_ENDPOINTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Endpoints whose engines reuse the cached keys and values of a prefix."""
 
-_BYTES_PER_TOKEN: Final = 4
 _NONE: Final = (0,) * len(PREFIX_CHARS)
 _UINT32_MAX: Final = 2**32 - 1
 _LINE_OVERHEAD: Final = 64  # the least bytes of a line that are not part of its prompt
@@ -59,8 +58,8 @@ class FirstPrefixes:
         sizes = _uint32(self._sizes).astype(np.int64)
         if not ITEMS_MIN <= len(sizes) <= ITEMS_MAX or sizes.sum() > FILE_BYTES_MAX:
             return False
-        prompts = np.minimum(sizes // _BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX)
-        savable = np.minimum(prompts, PREFIX_CHARS[-1] // _BYTES_PER_TOKEN)
+        prompts = np.minimum(sizes // BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX)
+        savable = np.minimum(prompts, PREFIX_CHARS[-1] // BYTES_PER_TOKEN)
         hashes = np.frombuffer(self._hashes, dtype=np.int64)
         savable, hashes = savable[hashes != 0], hashes[hashes != 0]
         _, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -87,7 +86,7 @@ class PromptPrefixes:
             self._is_full = True
             return
         self._sizes.append(min(line_bytes, _UINT32_MAX))
-        self._prompts.append(min(line_bytes // _BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX))
+        self._prompts.append(min(line_bytes // BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX))
         self._outputs.append(predicted_output(body))
         self._hashes.extend(_hashes(body, salt) if line_bytes >= _HASHED_BYTES_MIN else _NONE)
 
@@ -95,7 +94,7 @@ class PromptPrefixes:
         """Return the order of the items; None if that of the file is as good."""
         if self._is_full or not self._sizes:
             return None
-        tokens = tuple(chars // _BYTES_PER_TOKEN for chars in PREFIX_CHARS)
+        tokens = tuple(chars // BYTES_PER_TOKEN for chars in PREFIX_CHARS)
         hashes = np.frombuffer(self._hashes, dtype=np.uint32).reshape(-1, len(PREFIX_CHARS))
         items = FileItems(hashes, *map(_uint32, (self._prompts, self._outputs, self._sizes)))
         return find_order(items, tokens)
@@ -139,17 +138,9 @@ def predicted_output(body: Mapping[str, Any]) -> int:
     limit = body.get("max_completion_tokens")
     if limit is None:
         limit = body.get("max_tokens")
-    named, choices = _checked(limit), _checked(body.get("n"))
+    named, choices = given_count(limit), given_count(body.get("n"))
     tokens = named / 2 if named else OUTPUT_TOKENS_PRIOR
     return int(min(tokens * (choices or 1), CONTEXT_TOKENS_MAX))
-
-
-def _checked(number: object) -> int:
-    """Return a number that a client gave, before any arithmetic: no float holds 10**400.
-
-    0 stands for all that is no positive integer.
-    """
-    return min(max(0, number), CONTEXT_TOKENS_MAX) if type(number) is int else 0
 
 
 def prompt_start(body: Mapping[str, Any]) -> str:

@@ -10,13 +10,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from core.bodies.token_estimates import BYTES_PER_TOKEN
 from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs import metrics
 from jobs.errors import InvalidFieldError, UploadedFileNotFoundError
 from jobs.expansion.job_loads import OPEN
 from jobs.input.input_files import appended_files
-from jobs.input.token_sums import BYTES_PER_TOKEN, LINE_OVERHEAD_BYTES
+from jobs.input.token_sums import LINE_OVERHEAD_BYTES
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.re_emit import ReEmitter
