@@ -5,6 +5,7 @@ lower than the highest that it has carried out for the pool, even after a restar
 the platform keeps the epoch (fencing tokens, Kleppmann, "How to do distributed locking", 2016).
 """
 
+from collections.abc import Iterable
 from typing import ClassVar, Final, Protocol
 
 from msgspec import Struct
@@ -44,6 +45,16 @@ class PoolOrder(Struct, frozen=True, kw_only=True):
     def replicas(self) -> int:
         """All replicas of the order."""
         return sum(kind.replicas for kind in self.kinds)
+
+
+def counts_by_kind(kinds: Iterable[KindCount]) -> dict[tuple[str, str, bool], int]:
+    """Return the replicas by GPU type, zone and spot, without kinds that have none."""
+    counts: dict[tuple[str, str, bool], int] = {}
+    for kind in kinds:
+        if kind.replicas:
+            key = (kind.gpu_type, kind.zone, kind.spot)
+            counts[key] = counts.get(key, 0) + kind.replicas
+    return counts
 
 
 class Observed(Struct, frozen=True, kw_only=True):

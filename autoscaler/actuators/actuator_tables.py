@@ -27,6 +27,14 @@ TimeoutSeconds: TypeAlias = Annotated[
 ]
 """Below the 10 s in which each method of an actuator ends."""
 
+Standby: TypeAlias = Annotated[
+    bool,
+    Meta(
+        description="Whether all replicas of the Deployments start with "
+        "`MILLRACE_GPU_STANDBY=true`. Pools with `warm_replicas` need it."
+    ),
+]
+
 
 class EmbeddedTable(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="embedded"
@@ -59,13 +67,7 @@ class KubernetesTable(
         ),
     ] = False
     timeout_s: TimeoutSeconds = 8.0
-    standby: Annotated[
-        bool,
-        Meta(
-            description="Whether all replicas of the Deployments start with "
-            "`MILLRACE_GPU_STANDBY=true`. Pools with `warm_replicas` need it."
-        ),
-    ] = False
+    standby: Standby = False
 
 
 class KedaTable(
@@ -80,13 +82,7 @@ class KedaTable(
             "which an HPA does nothing. Needed where HPAs have no `tolerance`."
         ),
     ] = False
-    standby: Annotated[
-        bool,
-        Meta(
-            description="Whether all replicas of the Deployments start with "
-            "`MILLRACE_GPU_STANDBY=true`. Pools with `warm_replicas` need it."
-        ),
-    ] = False
+    standby: Standby = False
 
 
 class CommandTable(

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -13,12 +13,12 @@ from autoscaler.actuators.actuator import (
     ActuatorError,
     ActuatorTimeoutError,
     ForeignScalerError,
-    KindCount,
     Observed,
     PoolOrder,
     StaleEpochError,
     UnexpectedAnswerError,
     UnknownPoolError,
+    counts_by_kind,
 )
 from autoscaler.actuators.socket_messages import (
     LINE_BYTES_MAX,
@@ -47,8 +47,6 @@ _ERRORS: Final = {
     )
 }
 
-_Kind: TypeAlias = tuple[str, str, bool]
-
 
 class EmbeddedActuator:
     """Asks the process of `millrace up` by its socket. Each call opens a connection."""
@@ -64,7 +62,9 @@ class EmbeddedActuator:
     async def apply(self, order: PoolOrder) -> None:
         """See `Actuator`. An answer that differs from the order is an UnexpectedAnswerError."""
         answer = await self._request(ApplyRequest(order))
-        if answer.epoch != order.epoch or _counts(answer.kinds) != _counts(order.kinds):
+        if answer.epoch != order.epoch or counts_by_kind(answer.kinds) != counts_by_kind(
+            order.kinds
+        ):
             raise UnexpectedAnswerError("The stack answered an order with other replicas.")
 
     async def observe(self, pool: str) -> Observed:
@@ -124,13 +124,3 @@ def _read_answer(line: bytes) -> PoolAnswer:
     if not is_epoch or any(count < 0 for count in counts) or sum(counts) > _REPLICAS_MAX:
         raise UnexpectedAnswerError("The answer of the stack has impossible numbers.")
     return answer
-
-
-def _counts(kinds: tuple[KindCount, ...]) -> dict[_Kind, int]:
-    """Return the replicas of each kind, without kinds that have none."""
-    counts: dict[_Kind, int] = {}
-    for kind in kinds:
-        if kind.replicas:
-            key = (kind.gpu_type, kind.zone, kind.spot)
-            counts[key] = counts.get(key, 0) + kind.replicas
-    return counts

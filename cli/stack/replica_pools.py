@@ -8,7 +8,7 @@ metrics, and is part of the child's name, `replica-POOL-NUMBER`.
 
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeAlias
@@ -20,6 +20,7 @@ from autoscaler.actuators.actuator import (
     PoolOrder,
     StaleEpochError,
     UnknownPoolError,
+    counts_by_kind,
 )
 from autoscaler.actuators.socket_messages import PoolAnswer, ReplicaAnswer
 from cli.stack.processes.child import Child
@@ -124,7 +125,7 @@ class ReplicaPools:
         return PoolAnswer(
             kinds=tuple(
                 KindCount(gpu_type=gpu_type, zone=zone, spot=spot, replicas=replicas)
-                for (gpu_type, zone, spot), replicas in _counts(found.order).items()
+                for (gpu_type, zone, spot), replicas in counts_by_kind(found.order.kinds).items()
             ),
             epoch=found.order.epoch,
             replicas=tuple(
@@ -162,7 +163,7 @@ class ReplicaPools:
 
     def _retire_surplus(self, pool: _Pool) -> None:
         """Retire the newest replicas of each kind that has more than were ordered."""
-        counts = _counts(pool.order)
+        counts = counts_by_kind(pool.order.kinds)
         for kind in {replica.kind for replica in pool.replicas}:
             existing = [replica for replica in pool.replicas if replica.kind == kind]
             for replica in existing[counts.get(kind, 0) :]:
@@ -205,20 +206,10 @@ class ReplicaPools:
             )
 
 
-def _counts(order: PoolOrder) -> Mapping[ReplicaKind, int]:
-    """Return the replicas of each kind that has some."""
-    counts: dict[ReplicaKind, int] = {}
-    for kind in order.kinds:
-        if kind.replicas:
-            key = (kind.gpu_type, kind.zone, kind.spot)
-            counts[key] = counts.get(key, 0) + kind.replicas
-    return counts
-
-
 def _missing(pool: _Pool) -> list[ReplicaKind]:
     """Return a kind for each replica that the order has and the pool has not."""
     missing = []
-    for kind, replicas in _counts(pool.order).items():
+    for kind, replicas in counts_by_kind(pool.order.kinds).items():
         existing = sum(replica.kind == kind for replica in pool.replicas)
         missing += [kind] * (replicas - existing)
     return missing
