@@ -3,49 +3,22 @@
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from autoscaler.actuators.actuator import Actuator
-from autoscaler.actuators.factory import ActuatorDependencies
-from autoscaler.actuators.keda.keda_settings import KedaSettings
-from autoscaler.actuators.keda.scaling_values import ScalingValues
-from autoscaler.actuators.kubernetes.kubernetes_settings import KubernetesSettings
-from autoscaler.actuators_in_force import EMBEDDED, ActuatorsInForce
+from autoscaler.actuators_in_force import EMBEDDED
 from autoscaler.autoscaler_role import run_autoscaler
-from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.settings import AutoscalerSettings
-from core.clock import SystemClock
 from tests.support.autoscaler_world import L4, POOL, bulk_of
 from tests.support.memory_actuator import MemoryActuator
+from tests.support.memory_actuators import MemoryActuators
 from tests.support.until import until_true
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import BACKLOG
 from topics.records.codec import encode, kind_headers
 from topics.records.scaling import Backlog
 from topics.settings import KafkaSettings
-
-
-class OneActuator(ActuatorsInForce):
-    """Orders of all pools go to one actuator."""
-
-    def __init__(self, settings: AutoscalerSettings, actuator: MemoryActuator) -> None:
-        clock = SystemClock()
-        dependencies = ActuatorDependencies(
-            kubernetes=KubernetesSettings(),
-            keda=KedaSettings(),
-            values=ScalingValues(clock.wall_s),
-            clock=clock,
-            env={},
-        )
-        super().__init__(PolicyFile(settings.policy_file), dependencies, settings.actuator)
-        self.actuator = actuator
-
-    @property
-    def actuators(self) -> Mapping[str, Actuator]:
-        return {EMBEDDED: self.actuator}
 
 
 @pytest.mark.usefixtures("role_state")
@@ -73,7 +46,7 @@ async def test_a_successor_orders_the_same_replicas_with_a_higher_epoch(
             await asyncio.sleep(0.5)
 
     def run(number: int) -> "asyncio.Task[None]":
-        name, actuators = f"process-{number}", OneActuator(settings, actuator)
+        name, actuators = f"process-{number}", MemoryActuators(settings, EMBEDDED, actuator)
         return asyncio.create_task(
             run_autoscaler(settings, kafka, stops[number], process_id=name, actuators=actuators)
         )

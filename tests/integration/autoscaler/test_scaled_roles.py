@@ -2,25 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from autoscaler.actuators.actuator import Actuator
-from autoscaler.actuators.factory import ActuatorDependencies
-from autoscaler.actuators.keda.keda_settings import KedaSettings
-from autoscaler.actuators.keda.scaling_values import ScalingValues
-from autoscaler.actuators.kubernetes.kubernetes_settings import KubernetesSettings
-from autoscaler.actuators_in_force import ActuatorsInForce
 from autoscaler.autoscaler_role import run_autoscaler
-from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.policy.role_need import Role, role_key
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.signals.group_lags import group_reader
 from core.clock import SystemClock
 from tests.support.memory_actuator import MemoryActuator
+from tests.support.memory_actuators import MemoryActuators
 from tests.support.until import until_true
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
@@ -38,29 +32,6 @@ target_per_s = 100
 drain_s = 2
 replicas_max = 8
 """
-
-
-class MemoryInForce(ActuatorsInForce):
-    """The actuator `memory` keeps orders in place of a cluster."""
-
-    def __init__(self, settings: AutoscalerSettings, actuator: MemoryActuator) -> None:
-        clock = SystemClock()
-        dependencies = ActuatorDependencies(
-            kubernetes=KubernetesSettings(),
-            keda=KedaSettings(),
-            values=ScalingValues(clock.wall_s),
-            clock=clock,
-            env={},
-        )
-        super().__init__(PolicyFile(settings.policy_file), dependencies, settings.actuator)
-        self._memory = actuator
-
-    async def open(self) -> None:
-        """Open no connection to a cluster."""
-
-    @property
-    def actuators(self) -> Mapping[str, Actuator]:
-        return {"memory": self._memory}
 
 
 @contextmanager
@@ -122,7 +93,7 @@ async def test_a_results_writer_that_lags_gets_more_processes(
                 kafka,
                 stop,
                 process_id="a",
-                actuators=MemoryInForce(settings, actuator),
+                actuators=MemoryActuators(settings, "memory", actuator),
             )
         )
         await until_true(lambda: actuator.orders)
