@@ -31,7 +31,7 @@ from jobs.input.token_sums import Tokens, TokenSums
 from jobs.ordering.item_order import ItemOrder
 from jobs.ordering.prompt_prefixes import ORDERED_ENDPOINTS, FirstPrefixes, PromptPrefixes
 from jobs.validation.model_rule import FindModel, ModelRule, PinnedModels
-from registry.models import ModelVersion
+from registry.model_version import ModelVersion
 
 ReadIds: TypeAlias = Callable[[], Iterable[str]]
 """Reads the ids of the existing items of a job; called once or twice."""

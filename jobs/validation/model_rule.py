@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from core.limits import ERROR_LINES_MAX
 from core.shown_versions import is_digest
 from jobs.input.line_checks import ErrorCode, LineError
-from registry.models import ModelVersion
+from registry.model_version import ModelVersion
 
 FindModel: TypeAlias = Callable[[str], ModelVersion | None]
 """Returns the version that a name meant when the job was created."""

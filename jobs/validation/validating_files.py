@@ -11,7 +11,7 @@ from jobs.tables.files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.model_rule import FindModel
 from jobs.validation.verdicts import VALIDATION_DUE
-from registry.models import ModelVersion
+from registry.model_version import ModelVersion
 
 FILES_MAX: Final = 10_000
 """Files of each kind that are counted, the oldest first: more would only keep Postgres busy."""

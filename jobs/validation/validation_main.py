@@ -18,7 +18,7 @@ from jobs.validation.validation_process import (
     ValidationProcessError,
 )
 from jobs.validation.validation_task import ValidationTask
-from registry.models import ModelVersion
+from registry.model_version import ModelVersion
 
 _LOG = logging.getLogger(__name__)
 

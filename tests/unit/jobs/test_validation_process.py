@@ -265,3 +265,19 @@ PARENT = """
             yield b"{}" * 1000
     process.validate(task, blocks, lambda _: None, lambda: None)
 """
+
+
+def test_a_process_imports_no_database_and_no_broker_client() -> None:
+    """Each process starts anew: these imports are more than half of the start."""
+    found = subprocess.run(
+        (
+            sys.executable,
+            "-c",
+            "import sys, jobs.validation.validation_main;"
+            "print(*{'sqlalchemy', 'psycopg', 'confluent_kafka', 'httpx'} & sys.modules.keys())",
+        ),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout == "\n"
