@@ -72,7 +72,7 @@ def test_a_key_with_the_role_read_changes_nothing(two: Two) -> None:
                 error = refused(answer, 503)
                 named = (error["type"], error["code"], answer.headers["retry-after"])
                 assert named == ("service_unavailable_error", "service_unknown", "5")
-            elif path == "/v1/admin/model_plan":  # of a version without a configuration
+            elif path == "/v1/admin/model_plan":  # of a version without stored files
                 assert refused(answer, 400)["code"] == "model_refused"
             elif method == "GET":
                 ok(answer)

@@ -127,12 +127,16 @@ def add_world(site: Site, key: NewKey) -> World:
 
 
 def add_models(site: Site) -> dict[str, str]:
-    """Register two versions of a signed model, the older one unused, and an alias; return ids."""
-    signer = ModelSigner()
+    """Register two versions of a signed model, the older one unused, and an alias; return ids.
+
+    The object store never has their files: stored files are shared by digest, so the content is
+    that of no other test.
+    """
+    signer, content = ModelSigner(), uuid4().hex
     with site.engine.begin() as connection:
         signer.trust(connection)
-        old = signer.register(connection, "org/signed", "old")
-        signer.register(connection, "org/signed", "new")
+        old = signer.register(connection, "org/signed", f"old {content}")
+        signer.register(connection, "org/signed", f"new {content}")
         set_alias(connection, ALIAS, "org/signed")
     return {"version": old.id, "alias": ALIAS, "model_key": signer.key_id}
 
