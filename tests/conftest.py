@@ -25,6 +25,10 @@ from tests.support.distribution import FixtureScheduling, rank_of
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
+# Engines of tests run models of a few megabytes. With a thread for each core, threads wait for each
+# other at every operation by spinning: on two cores a token took eight times the CPU.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Brokers and databases of tests write gigabytes that no test reads again. In memory that takes
 # a fifth of the CPU that the disk of a virtual machine takes. Tests kill processes, not hosts.
 _MEMORY = Path("/dev/shm")
