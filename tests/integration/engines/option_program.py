@@ -1,6 +1,6 @@
 """Resolves vLLM's configuration for each option case, and prints the outcomes: `... FOLDER`.
 
-In a process of its own, which imports vLLM once.
+In a process of its own, which imports vLLM once, also for the table of its options.
 """
 
 import os
@@ -27,6 +27,7 @@ def run(root: Path) -> dict[str, Any]:
     from gpu_consumers.engines.vllm.engine_config import EngineOptionsRefusedError
     from gpu_consumers.engines.vllm.engine_config import resolve_engine_config as resolve
     from gpu_consumers.engines.vllm.engine_hash import engine_hash, resolved_options
+    from gpu_consumers.engines.vllm.option_table import option_table
 
     def outcome(options: Mapping[str, Any], folder: Path = folders[0], **model: Any) -> list[str]:
         loaded = ModelToLoad(folder=folder, engine_options=options, **model)
@@ -37,6 +38,7 @@ def run(root: Path) -> dict[str, Any]:
 
     plain = resolve(settings, ModelToLoad(folder=folders[0]))
     return {
+        "table": option_table().decode(),
         "cases": {
             case.name: outcome(case.options)
             for case in OPTION_CASES

@@ -2,13 +2,18 @@
 
 import subprocess
 import sys
+from importlib.resources import files
 from typing import Any
 
 import msgspec
 import pytest
 
 from gpu_consumers.engines.settings import CPU_SEQUENCES
-from registry.engine_options.engine_options import InvalidOptionError, check_options
+from registry.engine_options.engine_options import (
+    TABLE_NAME,
+    InvalidOptionError,
+    check_options,
+)
 from tests.integration.engines.option_cases import OPTION_CASES, OptionCase, Verdict
 
 pytestmark = pytest.mark.timeout(300)
@@ -22,6 +27,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert run.returncode == 0, run.stderr.decode()[-5_000:]
     decoded: dict[str, Any] = msgspec.json.decode(run.stdout)
     return decoded
+
+
+def test_the_table_is_that_of_the_installed_vllm(found: dict[str, Any]) -> None:
+    """Otherwise write the output of `gpu_consumers.engines.vllm.option_table` to the file."""
+    stored = files("registry.engine_options").joinpath(TABLE_NAME).read_bytes()
+    assert found["table"] == stored.decode()
 
 
 @pytest.mark.parametrize("case", OPTION_CASES, ids=lambda case: case.name)
