@@ -19,7 +19,7 @@ POLICY = f"""
 replicas_min = 0
 replicas_max = 2
 idle_s = 2
-stabilization_s = 10
+stabilization_s = 3
 """
 SLEEP_S_MAX = 150.0
 """Longer than `idle_s`, the window, and the steps of two replicas, on a busy machine."""
