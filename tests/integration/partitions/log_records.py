@@ -23,7 +23,8 @@ def read_partitions(
 
     Waits for a partition without a leader. A broker that was frozen acknowledges what its sockets
     hold as soon as it runs, before the controller makes it leader again: a reader that asks then
-    has to wait. Each attempt has a client of its own, which knows nothing of the time before.
+    has to wait. Each attempt has a client of its own: one that first saw the partition without a
+    leader goes on to call it unknown.
     """
     names = [TopicPartition(kafka.topic_prefix + topic.name, number, 0) for number in partitions]
     found: list[ReceivedRecord] = []
