@@ -46,6 +46,7 @@ __all__ = [
     "is_model_text",
     "list_models",
     "list_pools",
+    "list_served_pools",
     "list_versions",
     "resolve",
 ]
@@ -118,3 +119,8 @@ def list_pools(connection: sa.Connection) -> dict[str, list[str]]:
     for pool, name, version in connection.execute(sa.select(*columns).order_by(*columns)):
         pools.setdefault(pool, []).append(f"{name}@{version}")
     return pools
+
+
+def list_served_pools(connection: sa.Connection) -> list[str]:
+    """Return the pools, by name, of the versions that new jobs of any tenant get for a name."""
+    return sorted({one.pool for one in list_models(connection, tenant_id=ANY_TENANT)})

@@ -29,7 +29,7 @@ from autoscaler.policy.signals import INPUTS, InvalidSignalError, ReplicaState
 from topics.records.scaling import DecisionEntry, PoolScaling, ReplicaKind, ScalingOverride
 
 POOLS_MAX: Final = 1_000
-"""Pools that are scaled; of those that only topics name, the first ones."""
+"""Pools that are scaled; of those that only topics name, those with work or replicas first."""
 
 WARM_UP_S: Final = 3.0
 """Time for which a process reads before its first decision: publishers repeat each second."""
@@ -337,7 +337,10 @@ class DecisionLoop:
 
     def _known_pools(self, policies: Policies) -> list[str]:
         named = [pool for pool in policies.pools if not pool.endswith("*")]
-        found = sorted((self._deps.store.pools | self._pools.keys()) - {*named})
+        busy = self._deps.store.busy_pools
+        busy |= {pool for pool, state in self._pools.items() if state.fleet.kinds.total()}
+        idle = (self._deps.store.pools | self._pools.keys()) - busy
+        found = [pool for pool in (*sorted(busy), *sorted(idle)) if pool not in policies.pools]
         found = [pool for pool in found if role_of_key(pool) is None]  # no replica may pose as one
         return (named + found)[:POOLS_MAX]
 

@@ -35,7 +35,16 @@ class BacklogTable:
     @property
     def pools(self) -> Iterable[str]:
         """The pools with records."""
-        return {*self._backlogs, *(pool for pool, _ in self._wakes)}
+        return self._backlogs.keys() | self._woken
+
+    @property
+    def busy_pools(self) -> set[str]:
+        """The pools with bulk work, uploads or calls."""
+        return {pool for pool, (one, _) in self._backlogs.items() if _has_work(one)} | self._woken
+
+    @property
+    def _woken(self) -> set[str]:
+        return {pool for pool, _ in self._wakes}
 
     def record_backlog(self, backlog: Backlog, now_s: float) -> None:
         """Apply a snapshot that arrived at `now_s`, if it is the newest of its pool."""
@@ -147,9 +156,8 @@ class BacklogTable:
         if not all(map(_is_sound, self._backlogs[pool][0].buckets[:BULK_BUCKETS_MAX])):
             return _DROPPED_S
         backlog, heard_s = self._backlogs[pool]
-        has_work = backlog.buckets or backlog.validating or backlog.next_deadline_s
         age_s = now_s - heard_s - (BACKLOG_STALE_S - STALE_S)
-        return max(0.0, age_s) if has_work else 0.0
+        return max(0.0, age_s) if _has_work(backlog) else 0.0
 
     def _is_over(self, pool: str, now_s: float) -> bool:
         """Return whether snapshots of other pools show that this one has no bulk work any more."""
@@ -161,6 +169,10 @@ class BacklogTable:
         kept = {key: one for key, one in self._wakes.items() if now_s - one[1] <= WAKE_S}
         DROPPED.labels("wakes").inc(len(kept) >= _KEYS_MAX)
         self._wakes = {} if len(kept) >= _KEYS_MAX else kept
+
+
+def _has_work(backlog: Backlog) -> bool:
+    return bool(backlog.buckets or backlog.validating or backlog.next_deadline_s)
 
 
 def _is_sound(one: BacklogBucket) -> bool:

@@ -65,6 +65,11 @@ class SignalStore:
         """The pools that topics name."""
         return {*self.replicas.pools, *self.demand.pools, *self.backlog.pools}
 
+    @property
+    def busy_pools(self) -> set[str]:
+        """The pools that have, or had, replicas, demand, bulk work, uploads or calls."""
+        return {*self.replicas.pools, *self.demand.pools, *self.backlog.busy_pools}
+
     def forget_arrivals(self) -> None:
         """Discard arrivals and calls that no decision took: they are not those of one second."""
         self.demand.forget_arrived()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from jobs.expansion.backlog_sums import OCTAVES_MAX, BacklogWork, OctaveWork
@@ -11,7 +12,10 @@ REPEAT_S: Final = 30.0
 """Interval in which the record of a pool without work is repeated."""
 
 FORGET_S: Final = 300.0
-"""How long it is repeated after the work ended."""
+"""How long it is repeated after the work ended, if no model of the pool is served."""
+
+SERVED_POOLS_MAX: Final = 1_000
+"""Served pools that are published without work, the first by name: an autoscaler scales as many."""
 
 _ENDED_POOLS_MAX: Final = 1_000  # the pool whose work ended first is forgotten
 
@@ -103,27 +107,38 @@ class BacklogSnapshot:
 
 @dataclass(slots=True)
 class PublishedPools:
-    """Which pools to publish: those with work, and for a while those whose work has ended."""
+    """Which pools to publish: those with work, those that are served, and for a while those whose
+    work has ended.
+    """
 
     _with_work: set[str] = field(default_factory=set)
-    _ended: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """When the work of a pool ended, and when its record is due again; the oldest first."""
+    _ended_s: dict[str, float] = field(default_factory=dict)
+    """When the work of a pool ended, the oldest first."""
 
-    def due(self, pools: set[str], now_s: float) -> list[str]:
-        """Return the pools to publish now, given those with work. Call it once for each snapshot.
+    _due_s: dict[str, float] = field(default_factory=dict)
+    """When the record of a pool without work is due again."""
 
-        `now_s` is monotonic.
+    def due(self, pools: set[str], now_s: float, served: Iterable[str] = ()) -> list[str]:
+        """Return the pools to publish now, given those with work and those that are `served`.
+
+        Each is named once. Call it once for each snapshot. `now_s` is monotonic.
         """
         for pool in sorted(self._with_work - pools):
-            self._ended[pool] = now_s, now_s
+            self._ended_s[pool] = self._due_s[pool] = now_s
         self._with_work = set(pools)
-        for pool in pools:
-            self._ended.pop(pool, None)
-        due = sorted(pools)
-        for pool, (ended_s, due_s) in list(self._ended.items()):
-            if now_s - ended_s > FORGET_S or len(self._ended) > _ENDED_POOLS_MAX:
-                del self._ended[pool]
-            elif now_s >= due_s:
-                self._ended[pool] = ended_s, now_s + REPEAT_S
+        ended = {
+            pool: ended_s
+            for pool, ended_s in self._ended_s.items()
+            if now_s - ended_s <= FORGET_S and pool not in pools
+        }
+        self._ended_s = dict(islice(ended.items(), max(0, len(ended) - _ENDED_POOLS_MAX), None))
+        due, due_s = sorted(pools), {}
+        for pool in dict.fromkeys(chain(self._ended_s, islice(served, SERVED_POOLS_MAX))):
+            if pool in pools:
+                continue
+            due_s[pool] = self._due_s.get(pool, now_s)
+            if now_s >= due_s[pool]:
+                due_s[pool] = now_s + REPEAT_S
                 due.append(pool)
+        self._due_s = due_s
         return due

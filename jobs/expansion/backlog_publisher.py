@@ -6,9 +6,10 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.clock import Clock
-from jobs.expansion.backlog import BacklogSnapshot, PublishedPools
+from jobs.expansion.backlog import REPEAT_S, BacklogSnapshot, PublishedPools
 from jobs.expansion.load_cache import LoadCache
 from jobs.validation.validating_files import find_validating_files
+from registry.models import list_served_pools
 from topics.clients.producer import PartitionSender
 from topics.records.catalogue import BACKLOG
 from topics.records.codec import encode, kind_headers
@@ -22,9 +23,10 @@ _TIME_SHARE_MAX: Final = 0.2  # of the time, with any number of open batches
 
 
 class BacklogPublisher:
-    """Publishes a record for each pool with work. Used by one thread.
+    """Publishes a record for each pool with work, and now and then for each that is served.
 
-    The loads are locked only while their sums are copied; the records are built after it.
+    A served pool without work is so known to an autoscaler before its first work. Used by one
+    thread. The loads are locked only while their sums are copied; the records are built after it.
     """
 
     def __init__(
@@ -40,13 +42,16 @@ class BacklogPublisher:
         self._engine, self._loads, self._sender = engine, loads, sender
         self._clock, self._intake_id, self._draw = clock, intake_id, draw
         self._published = PublishedPools()
+        self._served: list[str] = []
+        self._served_due_s = clock.monotonic_s()
         self._started_s = self._ended_s = clock.monotonic_s()
 
     def run_once(self) -> None:
         """Publish the newest state. Raises DeliveryError and one of DATABASE_UNAVAILABLE."""
         self._started_s = self._clock.monotonic_s()
+        self._read_served(self._started_s)
         snapshot = self.snapshot()
-        for pool in self._published.due(snapshot.pools, self._started_s):
+        for pool in self._published.due(snapshot.pools, self._started_s, self._served):
             if not self._sender.has_space(BACKLOG.name, 0):
                 break  # newer records will be sent
             self._send(snapshot.record(self._intake_id, pool))
@@ -65,6 +70,13 @@ class BacklogPublisher:
         with self._loads.current() as loads:
             now_s, backlog, epochs = loads.openings.now_s, loads.backlog.copy(), loads.epochs()
         return BacklogSnapshot(now_s, backlog.by_octave(now_s), epochs, validating)
+
+    def _read_served(self, now_s: float) -> None:
+        if now_s < self._served_due_s:
+            return
+        with self._engine.begin() as connection:
+            self._served = list_served_pools(connection)
+        self._served_due_s = now_s + REPEAT_S
 
     def _send(self, record: Backlog) -> None:
         self._sender.send(

@@ -1,6 +1,7 @@
 """Goal: with a real Postgres, records of the backlog tell the work of all rows at a second."""
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,7 +14,7 @@ from jobs.expansion.result_partitions import ResultPartitions
 from jobs.tables.files import job_inputs
 from jobs.tables.jobs import job_counters, jobs
 from jobs.validation.validating_files import FirstPool
-from registry.models import ModelVersion
+from registry.models import ModelVersion, add_model
 from tests.integration.jobs.rows import (
     add_file,
     add_job,
@@ -169,3 +170,19 @@ def test_while_the_log_is_away_no_record_waits_for_it(site: Site) -> None:
 def test_publications_are_a_second_apart_and_never_take_most_of_the_time(site: Site) -> None:
     site.published()
     assert 0.9 * INTERVAL_S <= site.publisher.pause_s() < INTERVAL_S
+
+
+def test_a_served_pool_is_told_without_work_and_not_twice_with_it(site: Site) -> None:
+    given: dict[str, Any] = {"engine": "simulated", "endpoints": OTHER.endpoints}
+    with site.engine.begin() as connection:
+        add_model(connection, "other", "0", pool="pool-old", **given)
+        add_model(connection, "other", "1", pool="pool-other", **given)
+    found = site.published()
+    assert set(found) == {"pool-other"}  # the old version gets no new jobs by the name
+    assert (found["pool-other"].buckets, found["pool-other"].next_deadline_s) == ([], 0.0)
+    assert found["pool-other"].at_s > 0
+    assert site.published() == {}
+    site.add(pool="pool-other")
+    assert items(site.published()["pool-other"]) == (300, 0)
+    site.clock.advance(REPEAT_S)
+    assert items(site.published()["pool-other"]) == (300, 0)

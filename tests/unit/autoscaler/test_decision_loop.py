@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from autoscaler.actuators.actuator import ActuatorDeniedError, PoolOrder
-from autoscaler.loop.decision_loop import EARLY_INTERVAL_S
+from autoscaler.loop.decision_loop import EARLY_INTERVAL_S, POOLS_MAX
 from autoscaler.metrics import DROPPED
 from tests.support.autoscaler_world import (
     L4,
@@ -23,7 +23,9 @@ from tests.support.memory_actuator import MemoryActuator
 from tests.support.scaling import NOW_S
 from topics.records.scaling import (
     Backlog,
+    BacklogBucket,
     DecisionEntry,
+    PoolScaling,
     ScalingOverride,
     WakeRequest,
 )
@@ -32,6 +34,10 @@ from topics.records.scaling import (
 def replicas(order: PoolOrder | None) -> int:
     assert order is not None
     return order.replicas
+
+
+def backlog_of(pool: str, *buckets: BacklogBucket, at_s: float = NOW_S) -> Backlog:
+    return Backlog(intake_id="i1", pool=pool, at_s=at_s, epoch=1, buckets=list(buckets))
 
 
 async def busy_world(policies: str = L4, *, tokens: float = 4_000_000.0) -> AutoscalerWorld:
@@ -240,6 +246,43 @@ async def test_pools_share_a_quota_by_their_need() -> None:
 
     counts = {pool: replicas(world.actuator.newest(pool)) for pool in world.backlogs}
     assert counts == {"poor": 5, "rich": 1}  # 11 and 2 are needed
+
+
+async def test_a_pool_that_a_pattern_names_has_its_warm_pool_before_its_first_work() -> None:
+    world = AutoscalerWorld(L4 + '[pools."chat*"]\ngpu_types = ["l4"]\nwarm_replicas = 1\n')
+    world.backlogs[POOL] = []  # intake tells of a pool that is served
+    await world.advance(5)
+    assert (world.state().target, world.state().standby) == (0, 1)
+    newest = world.actuator.newest(POOL)
+    assert newest is not None
+    assert (newest.replicas, newest.standby) == (1, 1)
+
+
+async def test_idle_pools_do_not_crowd_out_one_with_work_or_replicas() -> None:
+    world = AutoscalerWorld(L4 + "warm_replicas = 0\n")
+    world.silent.add("backlog")
+    idle = [f"idle-{number:04}" for number in range(POOLS_MAX + 5)]
+    world.store.record([backlog_of(pool) for pool in idle], NOW_S)
+    work = bulk_of(1e6, NOW_S + 3_600)
+    world.store.record([backlog_of("with-work", work), backlog_of("with-replicas")], NOW_S)
+    world.start_replica("r", pool="with-replicas")
+    await world.advance(4)
+
+    assert world.state("with-work").target == 1
+    assert world.state("with-replicas").target == 1
+    assert len({one.pool for one in world.records(PoolScaling)}) == POOLS_MAX
+
+
+async def test_bulk_work_is_not_stale_after_a_takeover_once_intake_told_of_its_end() -> None:
+    world = await busy_world()
+    after = world.successor()
+    after.backlogs = {}
+    await after.advance(20)
+    assert "bulk" in msgspec.json.decode(after.state().decision)["need"]["stale"]
+    after.store.record([backlog_of(POOL, at_s=after.clock.wall_s())], after.clock.wall_s())
+    await after.advance(6)
+    need = msgspec.json.decode(after.state().decision)["need"]
+    assert (need["stale"], need["bulk"]) == ([], 0.0)
 
 
 async def test_the_warm_pool_is_filled_woken_and_refilled() -> None:

@@ -7,6 +7,7 @@ import pytest
 from jobs.expansion.backlog import (
     FORGET_S,
     REPEAT_S,
+    SERVED_POOLS_MAX,
     BacklogSnapshot,
     PublishedPools,
     ValidatingFiles,
@@ -158,6 +159,27 @@ def test_ended_pools_are_forgotten_beyond_a_limit() -> None:
     published.due({f"pool-{n}" for n in range(3000)}, 0.0)
     assert len(published.due(set(), 1.0)) == 1000
     assert len(published.due(set(), 1.0 + REPEAT_S)) == 1000
+
+
+def test_a_served_pool_is_repeated_with_and_without_work_and_named_once() -> None:
+    published, sent_s = PublishedPools(), []
+    for second in range(1000):
+        pools = {"a"} if 100 <= second < 200 else set()
+        due = published.due(pools, float(second), ["a", "b"])
+        assert len(due) == len(set(due))
+        sent_s += [second] if "a" in due else []
+        assert ("b" in due) is (second % REPEAT_S == 0)
+    idle = [*range(200, 1000, int(REPEAT_S))]
+    assert sent_s == [0, 30, 60, 90, *range(100, 200), *idle]
+    assert published.due(set(), 2000.0) == []  # it is served no more
+
+
+def test_served_pools_without_work_are_bounded() -> None:
+    served = [f"pool-{number:05}" for number in range(20_000)]
+    published = PublishedPools()
+    first = published.due({"other"}, 0.0, served)
+    assert first == ["other", *served[:SERVED_POOLS_MAX]]
+    assert published.due({"other"}, REPEAT_S, served) == first
 
 
 @pytest.mark.parametrize("is_blocked", [False, True])
