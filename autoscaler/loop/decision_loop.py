@@ -221,14 +221,15 @@ class DecisionLoop:
         state = self._roles.get(key) or ScaledRole(key, now_s)
         mode, name = mode_of(policies, key, override), self._deps.actuator_name(policies, key)
         try:
-            signals = state.read_signals(self._deps.role_signals(role, now_s), now_s)
+            ordered = ordered_replicas(override)
+            signals = state.read_signals(self._deps.role_signals(role, now_s), now_s, ordered)
             if signals is None:
                 return
             self._roles[key] = state
             if mode == "paused":
                 self._write(epoch, state, mode, name, now_s)
                 return
-            plan = state.decide(rules, signals, now_s, ordered_replicas(override))
+            plan = state.decide(rules, signals, now_s, ordered)
         except InvalidSignalError as error:
             self._hold(epoch, state, inputs, error, now_s)
             return

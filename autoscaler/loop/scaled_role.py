@@ -21,14 +21,16 @@ _KIND: Final = Kind("", "", spot=False)  # a policy describes no device of a rol
 class ScaledRole(ScaledUnit):
     """The state of a role between decisions."""
 
-    def read_signals(self, seen: RoleSignals | None, now_s: float) -> RoleSignals | None:
+    def read_signals(
+        self, seen: RoleSignals | None, now_s: float, ordered: int | None = None
+    ) -> RoleSignals | None:
         """Return the signals with the processes that were ordered and are to come.
 
-        None: nothing was ever heard of the role, so its number of processes is not known. A role
-        that was heard once and is not heard now has stale signals.
+        None: nothing was ever heard of the role, so its number of processes is not known, and none
+        was `ordered` by an operator. A role that is not heard now has stale signals.
         """
         if seen is None:
-            if self.history is None:
+            if self.history is None and ordered is None:
                 return None
             seen = RoleSignals(age_s=UNHEARD_S)
         running = [

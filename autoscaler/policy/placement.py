@@ -82,17 +82,26 @@ def plan_additions(
 
 
 def plan_removals(
-    rules: ScalingRules, replicas: Sequence[ReplicaSignal], count: int
+    rules: ScalingRules,
+    replicas: Sequence[ReplicaSignal],
+    count: int,
+    *,
+    with_starting: bool = False,
 ) -> tuple[str, ...]:
     """Return the ids of up to `count` replicas to drain, the least loaded first.
 
     Of equal load, the most expensive goes first, then one of the zone with the most replicas.
+    `with_starting`: those that start, of which some may be ordered and not seen, go before all.
     """
     costs = {one.name: one for one in rules.gpu_types}
     crowd = Counter(one.zone for one in replicas)
     removable = [one for one in replicas if one.state is ReplicaState.WARM and not one.has_suspects]
+    if with_starting:
+        starting = (one for one in replicas if one.state is ReplicaState.STARTING)
+        removable += [one for one in starting if not (one.standby or one.has_suspects)]
     removable.sort(
         key=lambda one: (
+            one.state is ReplicaState.WARM,
             one.load_tokens,
             -_cost(rules, costs.get(one.gpu_type), one.spot),
             -crowd[one.zone],

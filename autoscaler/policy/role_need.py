@@ -178,9 +178,11 @@ def decide_role(
 ) -> tuple[ScalingDecision, PoolHistory]:
     """Return the decision about a role and the history for the next one, as `decide` for a pool.
 
-    `ordered` are the processes that an operator wants. The rules were checked
-    (`check_role_rules`). Raises InvalidSignalError.
+    `ordered` are the processes that an operator wants, also if loads are out of their limits. The
+    rules were checked (`check_role_rules`). Raises InvalidSignalError without an order.
     """
+    if ordered is not None:
+        signals = _sound(signals)
     need = role_need(rules, signals, history.need)
     is_stale = _is_stale(signals)
     load = PoolSignals(
@@ -190,6 +192,19 @@ def decide_role(
     )
     scaling_rules, works = _scaling_rules(rules), need.exact > 0
     return decide_for_need(scaling_rules, load, need, history, now_s, works=works, ordered=ordered)
+
+
+def _sound(signals: RoleSignals) -> RoleSignals:
+    """Return the signals; if a load is out of its limits, the processes alone, as stale ones."""
+    try:
+        _check(signals)
+    except InvalidSignalError:
+        processes = tuple(
+            RoleProcess(process_id=one.process_id, is_starting=one.is_starting)
+            for one in signals.processes
+        )
+        return RoleSignals(processes=processes, age_s=2 * STALE_S)
+    return signals
 
 
 def _delay(

@@ -28,7 +28,13 @@ from autoscaler.policy.scaling_history import (
     observe,
 )
 from autoscaler.policy.scaling_rules import Bounds, ScalingRules, bounds_at
-from autoscaler.policy.signals import PoolSignals, check_signals, checked
+from autoscaler.policy.signals import (
+    InvalidSignalError,
+    PoolSignals,
+    check_signals,
+    checked,
+    without_amounts,
+)
 
 STEP_INTERVAL_S: Final = 30.0
 STEP_DIVISOR: Final = 4  # a step removes at most a quarter, and may remove one replica
@@ -54,11 +60,19 @@ def decide(
     """Return the decision and the history for the next one.
 
     `ordered` are the replicas that an operator wants (`millrace scale set`): they replace the need
-    and the steps at once, within bounds, quota and budget. The history goes on as without them.
+    and the steps at once, within bounds, quota and budget, also while inputs are stale or out of
+    their limits, which then count as unread. The history goes on as without them.
     The rules were checked (`check_rules`). A clock that goes back counts as one that stands still.
-    Raises InvalidSignalError for inputs out of their limits: the last target then stays.
+    Raises InvalidSignalError for inputs out of their limits without an order: the last target then
+    stays.
     """
-    check_signals(signals)
+    try:
+        check_signals(signals)
+    except InvalidSignalError:
+        if ordered is None:
+            raise
+        signals = without_amounts(signals)
+        check_signals(signals)
     now_s = max(checked("the time", now_s), history.at_s)
     need = replica_need(rules, signals, now_s, history.need)
     works = has_work(rules, signals, now_s)
@@ -109,7 +123,14 @@ def decide_for_need(  # noqa: PLR0913  each one is an input of the decision
     else:
         aim = desired
     aim = _bounded(aim, bounds)
-    return _carried_out(aim, current, (rules, signals, bounds), history, unavailable_spot)
+    return _carried_out(
+        aim,
+        current,
+        (rules, signals, bounds),
+        history,
+        unavailable_spot,
+        is_ordered=ordered is not None,
+    )
 
 
 def _desired(need: ReplicaNeed, bounds: Bounds, *, works: bool) -> _Target:
@@ -199,6 +220,8 @@ def _carried_out(
     inputs: tuple[ScalingRules, PoolSignals, Bounds],
     history: PoolHistory,
     unavailable_spot: AbstractSet[Offer],
+    *,
+    is_ordered: bool,
 ) -> tuple[ScalingDecision, PoolHistory]:
     """Return the decision with the replicas to add or remove, and the history after it."""
     rules, signals, bounds = inputs
@@ -220,7 +243,7 @@ def _carried_out(
     woken = {one.wake_replica_id for one in additions.replicas if one.wake_replica_id is not None}
     sleeping = asleep - len(woken) + len(additions.replicas) - additions.awake
     surplus = max(0, live - aim.replicas)
-    removals = plan_removals(rules, signals.replicas, surplus)
+    removals = plan_removals(rules, signals.replicas, surplus, with_starting=is_ordered)
     if len(removals) < surplus:
         cut = Withheld(reason="not_removable", replicas=aim.replicas)
         aim = _Target(aim.replicas, aim.reason, (*aim.withheld, cut))

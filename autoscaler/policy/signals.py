@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 BULK_BUCKETS_MAX: Final = 64
 """Buckets of bulk backlog of a pool: octaves of the time to the deadline, by endpoint."""
@@ -169,6 +170,15 @@ def check_signals(signals: PoolSignals) -> None:
     for values in (signals.cold_start_s, signals.correction, signals.age_s):
         for name, value in values.items():
             checked(str(name), value)
+
+
+def without_amounts(signals: PoolSignals) -> PoolSignals:
+    """Return the replicas alone, without what they measured; every input counts as stale."""
+    return PoolSignals(
+        arrivals=ArrivalRates(at_s=signals.arrivals.at_s),
+        replicas=tuple(replace(one, tokens_per_s=0.0, load_tokens=0.0) for one in signals.replicas),
+        age_s=dict.fromkeys(INPUTS, 2 * STALE_S),
+    )
 
 
 def checked(name: str, value: float) -> float:

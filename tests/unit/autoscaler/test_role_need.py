@@ -150,6 +150,15 @@ def test_absurd_inputs_and_rules_are_refused() -> None:
             check_role_rules(bad)
 
 
+def test_an_order_of_an_operator_is_followed_with_absurd_loads() -> None:
+    absurd = signals_of(3, math.nan)
+    with pytest.raises(InvalidSignalError):
+        decide_role(rules_of(), absurd, observed(3), NOW_S)
+    for ordered in (1, 5):
+        decision, _ = decide_role(rules_of(), absurd, observed(3), NOW_S, ordered=ordered)
+        assert (decision.target, decision.reason) == (ordered, "operator")
+
+
 def test_a_table_of_a_role_gives_its_rules() -> None:
     text = b"""[roles.batcher]
 target_per_s = 900

@@ -224,3 +224,14 @@ async def test_each_order_is_within_the_bounds_and_the_partitions(
         world.groups[Role.RESULTS_WRITER] = group(members, per_s, waiting)
         await world.advance(seconds)
     assert all(1 <= count <= 6 for count in targets(world, WRITER))
+
+
+async def test_an_operator_sets_a_role_that_was_never_heard() -> None:
+    world = AutoscalerWorld(table(Role.API))
+    world.owner.log.apply(ScalingOverride(pool=API, mode="set", replicas=3))
+    await world.advance(5)
+    world.owner.log.apply(ScalingOverride(pool=API, mode="set", replicas=99))
+    await world.advance(2)
+    world.owner.log.apply(ScalingOverride(pool=API, mode="set", replicas=2))
+    await world.advance(2)
+    assert targets(world, API) == [3, 8, 2]  # 8: the maximum of the policy
