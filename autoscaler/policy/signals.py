@@ -90,7 +90,7 @@ class PoolSignals(Struct, frozen=True, kw_only=True):
     forecast_tokens_per_s: float = 0.0  # of online arrivals after a cold start; 0: none
     uploads: int = 0  # input files that are being uploaded for the pool
     calls: int = 0  # that wait for a first replica or were refused since the last decision
-    next_deadline_s: float | None = None  # of a job whose items may not be emitted yet
+    next_deadline_s: float | None = None  # of a job whose items may be emitted before it
     age_s: Mapping[InputName, float] = field(default_factory=dict)  # of each input; none: 0
 
     def stale_inputs(self) -> tuple[InputName, ...]:

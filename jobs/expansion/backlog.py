@@ -36,7 +36,9 @@ def buckets_of(
     While there are more than `count_max`, the farthest octave is merged into the one before; after
     that the endpoints with the least items are merged into the largest. Nothing is left out.
     """
-    found = {(one.octave, one.endpoint): one.work for one in works}
+    found: dict[tuple[int, str], BacklogWork] = {}
+    for one in works:
+        _add(found, (one.octave, one.endpoint), one.work)
     for last in range(OCTAVES_MAX, 0, -1):
         if len(found) <= count_max:
             break
@@ -58,8 +60,12 @@ def buckets_of(
 def _move(
     found: dict[tuple[int, str], BacklogWork], key: tuple[int, str], to: tuple[int, str]
 ) -> None:
-    moved, known = found.pop(key), found.get(to)
-    found[to] = moved if known is None else _merged(known, moved)
+    _add(found, to, found.pop(key))
+
+
+def _add(found: dict[tuple[int, str], BacklogWork], to: tuple[int, str], work: BacklogWork) -> None:
+    known = found.get(to)
+    found[to] = work if known is None else _merged(known, work)
 
 
 def _merged(one: BacklogWork, other: BacklogWork) -> BacklogWork:
@@ -89,7 +95,7 @@ class BacklogSnapshot:
         """Return the record of a pool; of one without work, it has no buckets."""
         works = self.works.get(pool, ())
         files = self.validating.get(pool)
-        deadlines = [one.work.deadline_s for one in works]
+        deadlines = [one.work.deadline_s for one in works if not one.is_stopped]
         if files is not None:
             deadlines.append(files.deadline_s)
         return Backlog(

@@ -30,6 +30,7 @@ class BacklogPlace(NamedTuple):
     pool: str
     endpoint: str
     is_blocked: bool  # it may not run now
+    is_stopped: bool  # and no time before its deadline lets it run
     span: int
 
 
@@ -51,10 +52,11 @@ class OctaveWork(NamedTuple):
     endpoint: str
     is_blocked: bool
     work: BacklogWork
+    is_stopped: bool = False
 
 
-_Group: TypeAlias = tuple[str, str, bool]
-"""Pool, endpoint, and whether the work is blocked."""
+_Group: TypeAlias = tuple[str, str, bool, bool]
+"""Pool, endpoint, and whether the work is blocked and stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,11 @@ class BacklogCopy:
         found: dict[str, list[OctaveWork]] = {}
         for key in np.flatnonzero(sums[0]).tolist():
             group, octave = divmod(key, OCTAVES_MAX + 1)
-            pool, endpoint, is_blocked = self.groups[group]
+            pool, endpoint, is_blocked, is_stopped = self.groups[group]
             items, prompt, output = (int(column[key]) for column in sums)
             work = BacklogWork(items, prompt, output, float(earliest[key]))
-            found.setdefault(pool, []).append(OctaveWork(octave, endpoint, is_blocked, work))
+            one = OctaveWork(octave, endpoint, is_blocked, work, is_stopped)
+            found.setdefault(pool, []).append(one)
         return found
 
 
@@ -170,7 +173,7 @@ class BacklogSums:
             for column in (self._group_of, self._items, self._prompt, self._output):
                 column.append(0)
             self._deadlines.append(math.inf)
-        self._group_of[row] = self._groups.setdefault(place[:3], len(self._groups))
+        self._group_of[row] = self._groups.setdefault(place[:4], len(self._groups))
         return row
 
 
@@ -178,22 +181,26 @@ def _works(load: JobLoad, is_blocked: bool) -> tuple[tuple[BacklogPlace, Backlog
     """Return the work of a job: none, or that which may run, or is blocked, or both.
 
     Outside of its hours, and before the time from which it may run, its items that are not emitted
-    are blocked; those that are emitted run.
+    are blocked; those that are emitted run. What is paused or in quarantine, or opens after its
+    deadline, is stopped.
     """
     left = load.total - load.terminal
     if left <= 0:
         return ()
     if not load.opens_s or is_blocked:
-        return (_work(load, left, is_blocked),)
+        return (_work(load, left, is_blocked, is_blocked),)
     blocked = min(left, max(0, load.total - load.emitted))
-    parts = (left - blocked, False), (blocked, True)
-    return tuple(_work(load, items, waits) for items, waits in parts if items)
+    is_stopped = load.opens_s >= load.deadline_s
+    parts = (left - blocked, False, False), (blocked, True, is_stopped)
+    return tuple(_work(load, *part) for part in parts if part[0])
 
 
-def _work(load: JobLoad, items: int, is_blocked: bool) -> tuple[BacklogPlace, BacklogWork]:
+def _work(
+    load: JobLoad, items: int, is_blocked: bool, is_stopped: bool
+) -> tuple[BacklogPlace, BacklogWork]:
     prompt, output = job_tokens(load, items)
     span = int(load.deadline_s // DUE_SPAN_S)
-    place = BacklogPlace(load.pool, load.endpoint, is_blocked, span)
+    place = BacklogPlace(load.pool, load.endpoint, is_blocked, is_stopped, span)
     return place, BacklogWork(items, prompt, output, load.deadline_s)
 
 

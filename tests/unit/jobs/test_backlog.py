@@ -85,12 +85,28 @@ def test_work_that_may_not_run_is_apart() -> None:
     # Of the job that waits for its time, 20 items are on the log and run.
     assert [(one.items, one.prompt_tokens) for one in record.buckets] == [(100, 5000.0)]
     assert [(one.items, one.deadline_s - NOW_S) for one in record.paused] == [(80, 100), (60, 3600)]
-    assert record.next_deadline_s == NOW_S + 100
+    assert record.next_deadline_s == NOW_S + 3600  # what is paused is not due
     loads.replace_blocked(UUID(int=3), None)
     loads.replace(UUID(int=3), job(3, left_s=100.0))
     record = snapshot(loads).record("intake-1", "pool")
     assert [one.items for one in record.buckets] == [80, 100]
     assert [one.items for one in record.paused] == [60]
+
+
+def test_the_next_deadline_is_that_of_work_that_may_run_before_it() -> None:
+    loads = OpenLoads()
+    loads.openings.now_s = NOW_S
+    for number in (1, 2):  # paused, or in quarantine; of one octave and endpoint with the others
+        loads.replace_blocked(UUID(int=number), job(number, left_s=60.0))
+    loads.replace(UUID(int=3), job(3, left_s=61.0, emitted=20, not_before_s=NOW_S + 61))
+    record = snapshot(loads).record("intake-1", "pool")
+    assert (record.next_deadline_s, record.buckets) == (0.0, [])
+    assert [(one.items, one.deadline_s) for one in record.paused] == [(240, NOW_S + 60)]
+
+    loads.replace(UUID(int=3), job(3, left_s=61.0, emitted=20, not_before_s=NOW_S + 50))
+    record = snapshot(loads).record("intake-1", "pool")
+    assert record.next_deadline_s == NOW_S + 61
+    assert [(one.items, one.deadline_s) for one in record.paused] == [(240, NOW_S + 60)]
 
 
 def test_the_epoch_is_the_highest_of_the_leases_of_the_pool() -> None:
