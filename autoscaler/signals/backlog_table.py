@@ -18,6 +18,7 @@ WAKE_S: Final = 3.0
 _DROPPED_S: Final = STALE_S + 1  # age of an input that is there and was not read
 _LOAD_S: Final = 10.0
 _KEYS_MAX: Final = 10_000
+_SILENT_S: Final = 300.0  # intake repeats what has no work each 30 s
 
 
 class BacklogTable:
@@ -29,6 +30,7 @@ class BacklogTable:
         self._newest: tuple[float, float] | None = None  # snapshot of any pool, and its arrival
         self._refused: dict[str, float] = {}  # pools whose last snapshot was dropped, and when
         self._wakes: dict[tuple[str, str], tuple[WakeRequest, float]] = {}  # by pool and api
+        self._wakes_checked_s = self._silent_checked_s = -math.inf
         self._calls: dict[str, int] = {}
         self._loads: dict[tuple[str, str], tuple[RoleLoad, float]] = {}
 
@@ -44,11 +46,13 @@ class BacklogTable:
 
     @property
     def _woken(self) -> set[str]:
-        return {pool for pool, _ in self._wakes}
+        return {pool for pool, _ in self._wakes} | self._calls.keys()
 
     def record_backlog(self, backlog: Backlog, now_s: float) -> None:
         """Apply a snapshot that arrived at `now_s`, if it is the newest of its pool."""
         if not is_time(backlog.at_s, now_s, "backlog.at_s"):
+            if len(self._refused) >= _KEYS_MAX:
+                self._forget_silent(now_s)
             if len(self._refused) < _KEYS_MAX:
                 self._refused[backlog.pool] = now_s
             return
@@ -56,6 +60,8 @@ class BacklogTable:
         # After a failover of the database its time may be lower: then the higher one falls silent.
         if known and backlog.at_s <= known[0].at_s and now_s - known[1] <= STALE_S:
             return
+        if known is None and len(self._backlogs) >= _KEYS_MAX:
+            self._forget_silent(now_s)
         if known is None and len(self._backlogs) >= _KEYS_MAX:
             DROPPED.labels("backlogs").inc()
             return
@@ -71,10 +77,14 @@ class BacklogTable:
             return
         if amount(wake.calls, "calls") is None or amount(wake.uploads, "uploads") is None:
             return
-        if len(self._wakes) >= _KEYS_MAX:
-            self._forget_wakes(now_s)
-        self._wakes[wake.pool, wake.api_id] = wake, now_s
-        self._calls[wake.pool] = self._calls.get(wake.pool, 0) + wake.calls
+        self._forget_wakes(now_s)
+        key = wake.pool, wake.api_id
+        if key not in self._wakes and len(self._wakes) >= _KEYS_MAX:
+            DROPPED.labels("wakes").inc()
+            return
+        self._wakes[key] = wake, now_s
+        if wake.calls and (wake.pool in self._calls or len(self._calls) < _KEYS_MAX):
+            self._calls[wake.pool] = self._calls.get(wake.pool, 0) + wake.calls
 
     def record_load(self, load: RoleLoad, now_s: float) -> None:
         """Apply how busy a process is."""
@@ -103,6 +113,7 @@ class BacklogTable:
 
     def uploads(self, pool: str, now_s: float) -> int:
         """Return the files that are uploaded or validated for a pool."""
+        self._forget_wakes(now_s)
         current = [
             wake.uploads
             for (of, _), (wake, heard_s) in self._wakes.items()
@@ -166,9 +177,27 @@ class BacklogTable:
         return self._newest[0] - self._backlogs[pool][0].at_s > BACKLOG_STALE_S
 
     def _forget_wakes(self, now_s: float) -> None:
-        kept = {key: one for key, one in self._wakes.items() if now_s - one[1] <= WAKE_S}
-        DROPPED.labels("wakes").inc(len(kept) >= _KEYS_MAX)
-        self._wakes = {} if len(kept) >= _KEYS_MAX else kept
+        """Forget wake requests that count no more; one is kept for twice `WAKE_S` at most."""
+        if 0 <= now_s - self._wakes_checked_s < WAKE_S:
+            return
+        self._wakes_checked_s = now_s
+        self._wakes = {
+            key: one for key, one in self._wakes.items() if 0 <= now_s - one[1] <= WAKE_S
+        }
+
+    def _forget_silent(self, now_s: float) -> None:
+        """Forget pools that no intake tells of any more, at most once in `STALE_S`."""
+        if 0 <= now_s - self._silent_checked_s < STALE_S:
+            return
+        self._silent_checked_s = now_s
+        self._backlogs = {
+            pool: one for pool, one in self._backlogs.items() if 0 <= now_s - one[1] <= _SILENT_S
+        }
+        self._refused = {
+            pool: at_s
+            for pool, at_s in self._refused.items()
+            if 0 <= now_s - at_s <= BACKLOG_STALE_S
+        }
 
 
 def _has_work(backlog: Backlog) -> bool:

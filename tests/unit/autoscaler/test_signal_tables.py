@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from autoscaler.metrics import DROPPED
 from autoscaler.policy.signals import ReplicaState
 from autoscaler.signals.signal_store import PoolInputs, SignalStore
 from tests.support.autoscaler_world import POOL, bulk_of, capacity_of, demand_of
@@ -173,6 +174,41 @@ def test_uploads_and_refused_calls_count_for_seconds() -> None:
     assert (found.uploads, found.calls) == (3, 3)
     later = inputs_of(store, NOW_S + 4)
     assert (later.uploads, later.calls) == (0, 0)
+
+
+def wake(number: int, now_s: float, **fields: Any) -> WakeRequest:
+    return WakeRequest(api_id="a", pool=f"pool-{number}", at_s=now_s, **({"uploads": 1} | fields))
+
+
+def test_wake_requests_are_forgotten_by_age_and_bounded() -> None:
+    store = SignalStore()
+    store.record([wake(1, NOW_S, calls=1)], NOW_S)
+    assert store.pools == store.busy_pools == {"pool-1"}
+    store.record([wake(2, NOW_S + 4)], NOW_S + 4)
+    assert store.pools == {"pool-1", "pool-2"}  # no decision took the call
+    store.forget_arrivals()
+    assert store.pools == {"pool-2"}
+    inputs_of(store, NOW_S + 8)  # a decision, without further wake requests
+    assert store.pools == set()
+
+    dropped = DROPPED.labels("wakes")._value.get()
+    store.record([wake(number, NOW_S + 9, calls=1) for number in range(10_003)], NOW_S + 9)
+    assert len(store.pools) == 10_000
+    assert DROPPED.labels("wakes")._value.get() == dropped + 3
+    store.record([wake(0, NOW_S + 10, uploads=7)], NOW_S + 10)  # a known one is renewed
+    assert store.backlog.uploads("pool-0", NOW_S + 10) == 7
+    store.record([wake(20_000, NOW_S + 13)], NOW_S + 13)
+    store.forget_arrivals()
+    assert store.pools == {"pool-0", "pool-20000"}
+
+
+def test_a_new_pool_takes_the_place_of_those_that_no_intake_tells_of() -> None:
+    store = SignalStore()
+    store.record([backlog(NOW_S, pool=f"pool-{number}") for number in range(10_001)], NOW_S)
+    assert len(store.pools) == 10_000
+    later_s = NOW_S + 301
+    store.record([backlog(later_s, bulk_of(5.0, later_s + 60))], later_s)
+    assert store.pools == store.busy_pools == {POOL}
 
 
 def test_calls_of_wake_requests_tell_of_work_and_are_no_tokens() -> None:
