@@ -6,7 +6,12 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from autoscaler.policy.scaling_decision import ScalingDecision, decision_document
+from autoscaler.policy.scaling_decision import (
+    ScalingDecision,
+    WarmPoolChange,
+    decision_document,
+    warm_pool_change,
+)
 from topics.clients.producer import PartitionSender
 from topics.errors import DeliveryError
 from topics.records.catalogue import SCALING, SCALING_DECISIONS, Topic
@@ -49,10 +54,11 @@ class ScalingWriter:
         self._producer = producer
         self._states: dict[str, tuple[PoolScaling, float]] = {}
         self._entries: dict[str, tuple[object, float]] = {}
+        self._warm_changes: dict[str, WarmPoolChange] = {}  # of the last decision
 
     def forget(self) -> None:
         """Write all again: a new epoch began."""
-        self._states, self._entries = {}, {}
+        self._states, self._entries, self._warm_changes = {}, {}, {}
 
     async def write_state(self, record: PoolScaling) -> None:
         """Write the state of a pool and wait until the log has it. Raises DeliveryError."""
@@ -81,12 +87,16 @@ class ScalingWriter:
     def write_decision(self, entry: DecisionEntry, decision: ScalingDecision) -> None:
         """Write a decision whose target, reasons or failure changed, or that is due again.
 
-        The entry comes without the decision's JSON.
+        One that orders a change of the warm pool is written, too, and not again while the next ones
+        repeat it, as in a dry run. The entry comes without the decision's JSON.
         """
-        withheld = tuple(one.reason for one in decision.withheld)
+        withheld = tuple((one.reason, one.standby) for one in decision.withheld)
         essence = decision.target, decision.reason, withheld, entry.failure, entry.applied
-        known = self._entries.get(entry.pool)
-        if known is not None and known[0] == essence and 0 <= entry.at_s - known[1] < HISTORY_S:
+        known, change = self._entries.get(entry.pool), warm_pool_change(decision)
+        is_change = any(change) and change != self._warm_changes.get(entry.pool)
+        self._warm_changes[entry.pool] = change
+        is_same = known is not None and known[0] == essence
+        if known and is_same and not is_change and 0 <= entry.at_s - known[1] < HISTORY_S:
             return
         self._entries[entry.pool] = essence, entry.at_s
         entry = replace(entry, decision=decision_json(decision))

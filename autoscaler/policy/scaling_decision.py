@@ -3,7 +3,7 @@
 A decision is data that encodes to JSON, so that it can be kept, compared and shown.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -65,6 +65,24 @@ class ScalingDecision(Struct, frozen=True, kw_only=True):
     alert: str | None = None
     standby: int = 0  # replicas that are to sleep: loaded and out of the group
     asleep: int = 0  # replicas that sleep or start for the warm pool now
+    standby_removals: int = 0  # how many of `removals` are of the warm pool
+
+
+class WarmPoolChange(NamedTuple):
+    """Replicas of the warm pool that a decision starts, wakes and ends."""
+
+    started: int
+    woken: int
+    ended: int
+
+
+def warm_pool_change(decision: ScalingDecision) -> WarmPoolChange:
+    """Return what a decision orders for the warm pool."""
+    return WarmPoolChange(
+        started=sum(one.standby for one in decision.additions),
+        woken=sum(one.wake_replica_id is not None for one in decision.additions),
+        ended=decision.standby_removals,
+    )
 
 
 def decision_document(decision: ScalingDecision) -> dict[str, Any]:

@@ -247,8 +247,9 @@ def _carried_out(
     if len(removals) < surplus:
         cut = Withheld(reason="not_removable", replicas=aim.replicas)
         aim = _Target(aim.replicas, aim.reason, (*aim.withheld, cut))
+    ended: tuple[str, ...] = ()
     if not signals.stale_inputs():
-        removals += plan_standby_removals(rules, signals.replicas, sleeping - standby, woken)
+        ended = plan_standby_removals(rules, signals.replicas, sleeping - standby, woken)
     decision = ScalingDecision(
         at_s=history.at_s,
         action=_action(aim.replicas, current),
@@ -261,9 +262,10 @@ def _carried_out(
         reason=aim.reason,
         withheld=aim.withheld,
         additions=additions.replicas,
-        removals=removals,
+        removals=removals + ended,
         standby=min(standby, sleeping),
         asleep=asleep,
+        standby_removals=len(ended),
         alert=VETO_ALERT if history.veto.is_active(history.at_s) else None,
     )
     return decision, _after(decision, signals, history)

@@ -38,7 +38,7 @@ _STATUS_HEADERS: Final = (
     "pool", "mode", "replicas", "warm pool", "target", "reason", "actuator", "age", "override",
 )  # fmt: skip
 _HISTORY_HEADERS: Final = (
-    "time", "replicas", "need", "reason", "added", "removed", "applied", "withheld",
+    "time", "replicas", "warm pool", "need", "reason", "added", "removed", "applied", "withheld",
 )  # fmt: skip
 
 PoolArgument = Annotated[str, typer.Argument(help="The name of a pool, or role:NAME.")]
@@ -173,6 +173,8 @@ def checked_override(
         text = f"A reason has at most {_REASON_CHARS_MAX} printable characters."
         raise OverrideRefusedError(text)
     if override.mode == "set":
+        if not record.decision:
+            return override  # its inputs never gave a decision: the autoscaler bounds the order
         bounds = decision_of(record.decision, override.pool).bounds
         if not bounds.min_replicas <= override.replicas <= bounds.max_replicas:
             raise OverrideRefusedError(
@@ -205,6 +207,7 @@ def history_row(entry: DecisionEntry, decision: ScalingDecision) -> tuple[str, .
     return (
         instant_text(entry.at_s),
         f"{decision.current} -> {decision.target}",
+        f"{decision.asleep} -> {decision.standby}",
         f"{decision.need.exact:.2f}",
         decision.reason,
         str(len(decision.additions)),

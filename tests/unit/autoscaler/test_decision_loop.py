@@ -11,6 +11,7 @@ import pytest
 from autoscaler.actuators.actuator import ActuatorDeniedError, PoolOrder
 from autoscaler.loop.decision_loop import EARLY_INTERVAL_S, POOLS_MAX
 from autoscaler.metrics import DROPPED
+from autoscaler.policies.policy_reader import read_policies
 from tests.support.autoscaler_world import (
     L4,
     POOL,
@@ -340,6 +341,31 @@ async def test_the_warm_pool_is_filled_woken_and_refilled() -> None:
     assert world.state().target == 1
     assert world.state().wake_s > 0
     assert world.actuator.newest(POOL) == newest  # nothing is ordered twice
+
+
+@pytest.mark.parametrize("mode", ["active", "observe"])
+async def test_each_change_of_the_warm_pool_is_in_the_history_once(mode: str) -> None:
+    policies = L4 + f'mode = "{mode}"\nwarm_replicas = '
+    world = AutoscalerWorld(policies + "2\n")
+    if mode == "observe":
+        world.live = {name: capacity_of(name, lifecycle="asleep") for name in "ab"}
+    world.backlogs[POOL] = []
+    await world.advance(20)
+    if mode == "active":
+        world.start_ordered(lifecycle="asleep")
+    await world.advance(10)
+    for warm_replicas in (3, 1):
+        world.policies = read_policies(f"{policies}{warm_replicas}\n".encode(), "test.toml")
+        await world.advance(5)
+        if mode == "active":
+            world.start_ordered(lifecycle="asleep")
+        await world.advance(10)
+
+    decisions = [msgspec.json.decode(one.decision) for one in world.records(DecisionEntry)]
+    found = [(one["asleep"], one["standby"], one["standby_removals"]) for one in decisions]
+    filled = [(0, 2, 0), (2, 3, 0), (3, 1, 2)]
+    assert found == (filled if mode == "active" else [(2, 2, 0), (2, 3, 0), (2, 1, 1)])
+    assert {(one["target"], one["reason"]) for one in decisions} == {(0, "need")}
 
 
 async def test_a_failing_actuator_is_tried_again_less_and_less_and_is_recorded() -> None:

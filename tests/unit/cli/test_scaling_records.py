@@ -4,10 +4,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from autoscaler.policy.scaling_history import first_history
 from autoscaler.policy.scaling_step import decide
-from cli.admin.scale_log_commands import OverrideRefusedError, checked_override, status_row
+from cli.admin.scale_log_commands import (
+    OverrideRefusedError,
+    checked_override,
+    history_row,
+    status_row,
+)
 from cli.admin.scaling_records import (
     NoDecisionError,
     ScalingRecords,
@@ -19,7 +25,13 @@ from tests.support.scaling import NOW_S, rules_of, signals_of, warm
 from topics.records.codec import encode, kind_headers
 from topics.records.received_record import ReceivedRecord
 from topics.records.records import Record
-from topics.records.scaling import OVERRIDE_KEY, AutoscalerEpoch, PoolScaling, ScalingOverride
+from topics.records.scaling import (
+    OVERRIDE_KEY,
+    AutoscalerEpoch,
+    DecisionEntry,
+    PoolScaling,
+    ScalingOverride,
+)
 
 DECISION, _ = decide(
     rules_of(min_replicas=1, max_replicas=9), signals_of(3000.0, warm(2)), first_history(NOW_S, 2),
@@ -136,3 +148,16 @@ def test_a_record_that_is_old_is_shown_as_silent() -> None:
     row = status_row(log, log.pool("chat"), NOW_S + 16)
     assert row[-2:] == ("16 s, silent", "paused by ann: a test")
     assert status_row(log, log.pool("chat"), NOW_S + 5)[-2] == "5 s"
+
+
+def test_a_number_is_accepted_for_a_pool_whose_inputs_never_gave_a_decision() -> None:
+    log, order = log_of(received("chat", scaling(decision=b""))), override(replicas=5)
+
+    assert checked_override(log, order, NOW_S) == order  # the autoscaler bounds it
+
+
+def test_a_row_of_the_history_tells_the_change_of_the_warm_pool() -> None:
+    decision = replace(DECISION, asleep=1, standby=3)
+    entry = DecisionEntry(pool="chat", epoch=1, at_s=NOW_S, applied=True, decision=b"")
+
+    assert history_row(entry, decision)[1:3] == ("2 -> 4", "1 -> 3")
