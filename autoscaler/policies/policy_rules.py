@@ -5,7 +5,6 @@ neither knows is said here: the rate at the SLO, and a device that the file does
 """
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 from autoscaler.policies.policies import Policies, entry_bounds
@@ -29,24 +28,15 @@ _RATE_MIN: Final = 1e-6
 _COST_MIN: Final = 1e-6
 
 
-def rules_of(
-    policies: Policies, pool: str, gpus_elsewhere: Mapping[str, int] | None = None
-) -> ScalingRules:
-    """Return the rules of a pool. `gpus_elsewhere` are GPUs of each type that other pools have.
+def rules_of(policies: Policies, pool: str) -> ScalingRules:
+    """Return the rules of a pool, with whole quotas: `QuotaShares` takes what other pools have.
 
     `online_drain_s` is `queue_s` and not longer: with the time of a cold start instead, a backlog
     would take that time once more after the start, which `queue_s` rules out.
     """
     policy = policies.policy_of(pool)
-    elsewhere = gpus_elsewhere or {}
     types = tuple(
-        _replica_type(
-            name,
-            policies.gpu_types[name],
-            policies.curve_of(pool, name),
-            policy,
-            elsewhere.get(name, 0),
-        )
+        _replica_type(name, policies.gpu_types[name], policies.curve_of(pool, name), policy)
         for name in policy.gpu_types
     )
     rules = ScalingRules(
@@ -93,16 +83,14 @@ def rate_at_slo(curve: Curve) -> float:
     return max(_RATE_MIN, *(rate for _, rate in curve))
 
 
-def _replica_type(
-    name: str, gpu: GpuType, curve: Curve, policy: PoolPolicy, elsewhere: int
-) -> ReplicaType:
+def _replica_type(name: str, gpu: GpuType, curve: Curve, policy: PoolPolicy) -> ReplicaType:
     gpus = policy.gpus_per_replica
     spot = gpu.spot_cost_per_hour
     return ReplicaType(
         name=name,
         tokens_per_s=rate_at_slo(curve),
         cost_per_hour=max(_COST_MIN, gpu.cost_per_hour * gpus),
-        quota=_quota(gpu.quota, elsewhere, gpus),
+        quota=_quota(gpu.quota, gpus),
         zones=policy.zones or ("",),
         spot_cost_per_hour=None if spot is None else _cost(spot * gpus),
     )
@@ -119,10 +107,10 @@ def _undescribed_type(policy: PoolPolicy) -> ReplicaType:
     )
 
 
-def _quota(quota: int | None, elsewhere: int, gpus_per_replica: int) -> int:
+def _quota(quota: int | None, gpus_per_replica: int) -> int:
     if quota is None:
         return POOL_REPLICAS_MAX
-    return min(POOL_REPLICAS_MAX, max(0, quota - elsewhere) // gpus_per_replica)
+    return min(POOL_REPLICAS_MAX, quota // gpus_per_replica)
 
 
 def _schedule(policy: PoolPolicy) -> tuple[ScheduledBounds, ...]:

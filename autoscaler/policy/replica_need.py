@@ -2,7 +2,7 @@
 
 With μ the tokens/s of one replica at the SLO, ρ the utilisation and c the p95 of a cold start:
 
-    online   λ / (ρ μ),  λ = max(EWMA 30 s, EWMA 5 min, forecast)
+    online   λ / (ρ μ),  λ = max(EWMA 30 s, EWMA 5 min)
     waiting  online backlog / (μ T_on)
     bulk     Σ over buckets: tokens / (μ max(T_min, deadline − now − c))
     burst    z √(v c) / (μ T_on),  v the variance of the tokens that arrive in 1 s
@@ -81,7 +81,7 @@ def replica_need(
     rate = burst_tokens = 0.0
     if not is_idle_online(rules, signals, now_s):
         rates = signals.arrivals
-        rate = max(rates.fast_per_s, rates.slow_per_s, signals.forecast_tokens_per_s)
+        rate = max(rates.fast_per_s, rates.slow_per_s)
         burst_tokens = rules.burst_factor * math.sqrt(rates.variance_per_s * cold_start_s)
     need = ReplicaNeed(
         online=_replicas(rate, rules.utilisation * mu),
@@ -148,7 +148,7 @@ def predicted_start_s(rules: ScalingRules, signals: PoolSignals) -> float:
 def is_idle_online(rules: ScalingRules, signals: PoolSignals, now_s: float) -> bool:
     """Return whether no call arrived for the idle time: means decay and never reach 0."""
     last_s = signals.arrivals.last_arrival_s
-    return signals.forecast_tokens_per_s <= 0 and (last_s is None or now_s - last_s >= rules.idle_s)
+    return last_s is None or now_s - last_s >= rules.idle_s
 
 
 def has_work(rules: ScalingRules, signals: PoolSignals, now_s: float) -> bool:
@@ -162,7 +162,7 @@ def last_work_s(signals: PoolSignals, now_s: float) -> float:
     The idle time counts from the last arrival, and not from the end of the time in which it counts.
     """
     is_serving = any(one.load_tokens > 0 for one in signals.live_replicas())
-    if is_serving or signals.forecast_tokens_per_s > 0 or _has_work_now(signals):
+    if is_serving or _has_work_now(signals):
         return now_s
     return min(now_s, signals.arrivals.last_arrival_s or 0.0)
 

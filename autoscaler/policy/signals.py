@@ -87,7 +87,6 @@ class PoolSignals(Struct, frozen=True, kw_only=True):
     cold_start_s: Mapping[str, float] = field(default_factory=dict)  # p95 by GPU type
     correction: Mapping[str, float] = field(default_factory=dict)  # measured/estimated, by endpoint
     output_weight: float = 1.0
-    forecast_tokens_per_s: float = 0.0  # of online arrivals after a cold start; 0: none
     uploads: int = 0  # input files that are being uploaded for the pool
     calls: int = 0  # that wait for a first replica or were refused since the last decision
     next_deadline_s: float | None = None  # of a job whose items may be emitted before it
@@ -155,7 +154,6 @@ def check_signals(signals: PoolSignals) -> None:
     checked("the slow rate", rates.slow_per_s)
     checked("the variance of arrivals", rates.variance_per_s)
     checked("the online backlog", signals.online_backlog_tokens)
-    checked("the forecast", signals.forecast_tokens_per_s)
     checked("the pool's rate", signals.rate_tokens_per_s)
     checked("the output weight", signals.output_weight)
     checked("uploads", signals.uploads)
