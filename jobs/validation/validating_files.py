@@ -17,6 +17,8 @@ FILES_MAX: Final = 10_000
 """Files of each kind that are counted, the oldest first: more would only keep Postgres busy."""
 
 _EXPIRES_S: Final = sa.cast(sa.extract("epoch", jobs.c.expires_at), sa.Double).label("expires_s")
+# A job that is paused or in quarantine needs no replica, whatever its files hold.
+_MAY_RUN: Final = sa.and_(jobs.c.paused_at.is_(None), jobs.c.quarantined_until.is_(None))
 # Files that no intake has begun to validate have no pool: nobody has read what they name.
 _FIRST: Final = (
     sa.select(
@@ -26,6 +28,7 @@ _FIRST: Final = (
         _EXPIRES_S,
     )
     .where(VALIDATION_DUE, jobs.c.close_reason.is_(None), jobs.c.validating_pool.is_not(None))
+    .where(_MAY_RUN)
     .order_by(jobs.c.created_at)
     .limit(FILES_MAX)
     .subquery("first_files")
@@ -35,7 +38,7 @@ _APPENDED: Final = (
     .join(job_inputs, job_inputs.c.job_id == jobs.c.id)
     # Literal, so that Postgres recognises the partial index.
     .where(job_inputs.c.state == sa.literal_column("'validating'"))
-    .where(jobs.c.state == "in_progress", jobs.c.close_reason.is_(None))
+    .where(jobs.c.state == "in_progress", jobs.c.close_reason.is_(None), _MAY_RUN)
     .order_by(job_inputs.c.job_id)
     .limit(FILES_MAX)
     .subquery("appended_files")
@@ -52,7 +55,10 @@ VALIDATING: Final[sa.Select[Any]] = sa.select(
 
 
 def find_validating_files(connection: sa.Connection) -> dict[str, ValidatingFiles]:
-    """Return the files without a verdict by pool: first files being read, and appended files."""
+    """Return the files without a verdict by pool: first files being read, and appended files.
+
+    Those of jobs that are paused or in quarantine do not count.
+    """
     return {
         row.pool: ValidatingFiles(row.jobs, row.size_bytes, row.deadline_s)
         for row in connection.execute(VALIDATING)

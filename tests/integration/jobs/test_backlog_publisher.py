@@ -142,6 +142,14 @@ def test_files_without_a_verdict_count_where_their_pool_is_known(site: Site) -> 
     assert record.next_deadline_s > record.at_s + 7000
     assert (found["pool-small"].validating, found["pool-small"].validating_bytes) == (1, 1400)
 
+    for stopped in ({"paused_at": sa.func.now()}, {"quarantined_until": sa.func.now()}):
+        for job_id in (first, running):
+            site.change(job_id, **stopped)
+        assert sum(one.validating for one in site.published().values()) == 0
+        for job_id in (first, running):
+            site.change(job_id, paused_at=None, quarantined_until=None)
+        assert sum(one.validating for one in site.published().values()) == 2
+
     site.change(first, state="failed", failed_at=sa.func.now())
     assert site.published()["pool-other"].validating == 0
     find = FirstPool(site.engine, first, {"other": OTHER}.get).find
