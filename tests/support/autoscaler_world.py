@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from autoscaler.actuators.actuator import PoolOrder
 from autoscaler.loop.decision_loop import DecisionLoop
 from autoscaler.loop.loop_deps import LoopDeps
 from autoscaler.loop.scaling_writer import ScalingWriter
@@ -203,6 +204,16 @@ class AutoscalerWorld:
         return after
 
 
+async def busy_world(policies: str = L4, *, tokens: float = 4_000_000.0) -> AutoscalerWorld:
+    """A pool whose bulk job, of an hour, needs some replicas, which run."""
+    world = AutoscalerWorld(policies)
+    world.backlogs[POOL] = [bulk_of(tokens, NOW_S + 3_700)]
+    await world.advance(5)
+    world.start_ordered()
+    await world.advance(2)
+    return world
+
+
 def capacity_of(replica_id: str, **fields: Any) -> Capacity:
     given: dict[str, Any] = {
         "replica_id": replica_id,
@@ -234,3 +245,12 @@ def bulk_of(tokens: float, deadline_s: float, endpoint: str = "/v1/completions")
     return BacklogBucket(
         deadline_s=deadline_s, endpoint=endpoint, items=10, prompt_tokens=tokens, output_tokens=0.0
     )
+
+
+def backlog_of(pool: str, *buckets: BacklogBucket, at_s: float = NOW_S) -> Backlog:
+    return Backlog(intake_id="i1", pool=pool, at_s=at_s, epoch=1, buckets=list(buckets))
+
+
+def replicas(order: PoolOrder | None) -> int:
+    assert order is not None
+    return order.replicas

@@ -8,12 +8,13 @@ from tests.support.autoscaler_world import (
     POOL,
     AutoscalerWorld,
     bulk_of,
+    busy_world,
     capacity_of,
     demand_of,
+    replicas,
 )
 from tests.support.memory_actuator import MemoryActuator
 from tests.support.scaling import NOW_S
-from tests.unit.autoscaler.test_decision_loop import busy_world, replicas
 
 
 async def test_arrivals_of_the_time_before_an_epoch_are_not_those_of_its_first_second() -> None:

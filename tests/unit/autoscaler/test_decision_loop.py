@@ -9,46 +9,25 @@ import msgspec
 import pytest
 
 from autoscaler.actuators.actuator import ActuatorDeniedError, PoolOrder
-from autoscaler.loop.decision_loop import EARLY_INTERVAL_S, POOLS_MAX
+from autoscaler.loop.decision_loop import EARLY_INTERVAL_S
 from autoscaler.metrics import DROPPED
-from autoscaler.policies.policy_reader import read_policies
 from tests.support.autoscaler_world import (
     L4,
     POOL,
     AutoscalerWorld,
     bulk_of,
+    busy_world,
     capacity_of,
     demand_of,
+    replicas,
 )
 from tests.support.memory_actuator import MemoryActuator
 from tests.support.scaling import NOW_S
 from topics.records.scaling import (
     Backlog,
-    BacklogBucket,
     DecisionEntry,
-    PoolScaling,
-    ScalingOverride,
     WakeRequest,
 )
-
-
-def replicas(order: PoolOrder | None) -> int:
-    assert order is not None
-    return order.replicas
-
-
-def backlog_of(pool: str, *buckets: BacklogBucket, at_s: float = NOW_S) -> Backlog:
-    return Backlog(intake_id="i1", pool=pool, at_s=at_s, epoch=1, buckets=list(buckets))
-
-
-async def busy_world(policies: str = L4, *, tokens: float = 4_000_000.0) -> AutoscalerWorld:
-    """A pool whose bulk job, of an hour, needs some replicas, which run."""
-    world = AutoscalerWorld(policies)
-    world.backlogs[POOL] = [bulk_of(tokens, NOW_S + 3_700)]
-    await world.advance(5)
-    world.start_ordered()
-    await world.advance(2)
-    return world
 
 
 async def test_a_backlog_orders_the_replicas_that_it_needs_once() -> None:
@@ -204,70 +183,6 @@ async def test_a_dry_run_decides_as_a_real_one() -> None:
     assert decisions[0] == decisions[1]
 
 
-async def test_a_paused_pool_keeps_its_replicas() -> None:
-    world = await busy_world()
-    orders = len(world.actuator.orders)
-    override = ScalingOverride(pool=POOL, mode="paused", until_s=world.clock.wall_s() + 100)
-    world.owner.log.apply(override)
-    world.demands[POOL] = demand_of(waiting=1e6)
-    await world.advance(50)
-    assert len(world.actuator.orders) == orders
-    assert world.state().mode == "paused"
-
-    await world.advance(60)  # the override has ended
-    assert len(world.actuator.orders) > orders
-
-
-async def test_an_operator_sets_the_replicas_within_the_bounds() -> None:
-    world = await busy_world()
-    world.owner.log.apply(ScalingOverride(pool=POOL, mode="set", replicas=99))
-    await world.advance(2)
-    assert replicas(world.actuator.newest(POOL)) == 10  # the maximum of the policy
-
-    world.start_ordered()
-    await world.advance(2)
-    world.owner.log.apply(ScalingOverride(pool=POOL, mode="set", replicas=1))
-    await world.advance(2)
-    newest = world.actuator.newest(POOL)
-    assert newest is not None
-    assert newest.replicas == 1
-    assert len(newest.removals) == 9
-
-
-@pytest.mark.parametrize("ordered", [0, 1, 6])
-@pytest.mark.parametrize("silent", ["capacity", "backlog", "demand"])
-async def test_an_operator_sets_the_replicas_while_an_input_is_missing(
-    silent: str, ordered: int
-) -> None:
-    world = await busy_world(tokens=14_000_000.0)
-    assert world.state().target == 4
-    world.silent.add(silent)
-    await world.advance(30)
-    world.owner.log.apply(ScalingOverride(pool=POOL, mode="set", replicas=ordered))
-    await world.advance(2)
-    assert replicas(world.actuator.newest(POOL)) == ordered
-
-    world.silent.clear()
-    await world.advance(2)
-    assert replicas(world.actuator.newest(POOL)) == ordered
-    assert world.state().target == ordered
-
-
-@pytest.mark.parametrize(("ordered", "carried_out"), [(0, 1), (3, 3), (99, 10)])
-async def test_an_operator_sets_the_replicas_while_inputs_are_absurd(
-    ordered: int, carried_out: int
-) -> None:
-    world = await busy_world(L4 + "replicas_min = 1\n")
-    for arrived in (1.0, 9e17):  # the variance is beyond all limits for an hour
-        world.demands[POOL] = demand_of(arrived=arrived, items=2)
-        await world.advance(1)
-    target = world.state().target
-    world.owner.log.apply(ScalingOverride(pool=POOL, mode="set", replicas=ordered))
-    await world.advance(2)
-    assert replicas(world.actuator.newest(POOL)) == world.state().target == carried_out != target
-    assert msgspec.json.decode(world.state().decision)["needed"] > 0  # the last one that is known
-
-
 async def test_pools_share_a_quota_by_their_need() -> None:
     policies = L4.replace("quota = 40", "quota = 6") + "replicas_max = 40\n"
     world = AutoscalerWorld(policies)
@@ -281,91 +196,6 @@ async def test_pools_share_a_quota_by_their_need() -> None:
 
     counts = {pool: replicas(world.actuator.newest(pool)) for pool in world.backlogs}
     assert counts == {"poor": 5, "rich": 1}  # 11 and 2 are needed
-
-
-async def test_a_pool_that_a_pattern_names_has_its_warm_pool_before_its_first_work() -> None:
-    world = AutoscalerWorld(L4 + '[pools."chat*"]\ngpu_types = ["l4"]\nwarm_replicas = 1\n')
-    world.backlogs[POOL] = []  # intake tells of a pool that is served
-    await world.advance(5)
-    assert (world.state().target, world.state().standby) == (0, 1)
-    newest = world.actuator.newest(POOL)
-    assert newest is not None
-    assert (newest.replicas, newest.standby) == (1, 1)
-
-
-async def test_idle_pools_do_not_crowd_out_one_with_work_or_replicas() -> None:
-    world = AutoscalerWorld(L4 + "warm_replicas = 0\n")
-    world.silent.add("backlog")
-    idle = [f"idle-{number:04}" for number in range(POOLS_MAX + 5)]
-    world.store.record([backlog_of(pool) for pool in idle], NOW_S)
-    work = bulk_of(1e6, NOW_S + 3_600)
-    world.store.record([backlog_of("with-work", work), backlog_of("with-replicas")], NOW_S)
-    world.start_replica("r", pool="with-replicas")
-    await world.advance(4)
-
-    assert world.state("with-work").target == 1
-    assert world.state("with-replicas").target == 1
-    assert len({one.pool for one in world.records(PoolScaling)}) == POOLS_MAX
-
-
-async def test_bulk_work_is_not_stale_after_a_takeover_once_intake_told_of_its_end() -> None:
-    world = await busy_world()
-    after = world.successor()
-    after.backlogs = {}
-    await after.advance(20)
-    assert "bulk" in msgspec.json.decode(after.state().decision)["need"]["stale"]
-    after.store.record([backlog_of(POOL, at_s=after.clock.wall_s())], after.clock.wall_s())
-    await after.advance(6)
-    need = msgspec.json.decode(after.state().decision)["need"]
-    assert (need["stale"], need["bulk"]) == ([], 0.0)
-
-
-async def test_the_warm_pool_is_filled_woken_and_refilled() -> None:
-    world = AutoscalerWorld(L4 + "warm_replicas = 1\n")
-    world.live["old"] = capacity_of("old", lifecycle="asleep")
-    world.backlogs[POOL] = []
-    await world.advance(5)
-    assert (world.state().target, world.state().standby) == (0, 1)
-    assert world.actuator.orders[-1].standby == 1
-
-    world.demands[POOL] = demand_of(waiting=10.0, arrived=10.0, items=1)
-    await world.advance(1)
-    assert world.state().awake == ["old"]
-    newest = world.actuator.newest(POOL)
-    assert newest is not None
-    assert (newest.replicas, newest.standby) == (2, 1)
-
-    world.start_replica("old")
-    world.live["new"] = capacity_of("new", lifecycle="asleep")
-    await world.advance(3)
-    assert world.state().target == 1
-    assert world.state().wake_s > 0
-    assert world.actuator.newest(POOL) == newest  # nothing is ordered twice
-
-
-@pytest.mark.parametrize("mode", ["active", "observe"])
-async def test_each_change_of_the_warm_pool_is_in_the_history_once(mode: str) -> None:
-    policies = L4 + f'mode = "{mode}"\nwarm_replicas = '
-    world = AutoscalerWorld(policies + "2\n")
-    if mode == "observe":
-        world.live = {name: capacity_of(name, lifecycle="asleep") for name in "ab"}
-    world.backlogs[POOL] = []
-    await world.advance(20)
-    if mode == "active":
-        world.start_ordered(lifecycle="asleep")
-    await world.advance(10)
-    for warm_replicas in (3, 1):
-        world.policies = read_policies(f"{policies}{warm_replicas}\n".encode(), "test.toml")
-        await world.advance(5)
-        if mode == "active":
-            world.start_ordered(lifecycle="asleep")
-        await world.advance(10)
-
-    decisions = [msgspec.json.decode(one.decision) for one in world.records(DecisionEntry)]
-    found = [(one["asleep"], one["standby"], one["standby_removals"]) for one in decisions]
-    filled = [(0, 2, 0), (2, 3, 0), (3, 1, 2)]
-    assert found == (filled if mode == "active" else [(2, 2, 0), (2, 3, 0), (2, 1, 1)])
-    assert {(one["target"], one["reason"]) for one in decisions} == {(0, "need")}
 
 
 async def test_a_failing_actuator_is_tried_again_less_and_less_and_is_recorded() -> None:
