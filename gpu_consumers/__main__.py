@@ -31,6 +31,7 @@ from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
 from gpu_consumers.replica import Replica
+from gpu_consumers.replica_clients import classes_of, connect_clients
 from gpu_consumers.settings import HostSettings, ReplicaSettings
 from gpu_consumers.spot.notice_source import (
     ReadNotice,
@@ -40,7 +41,7 @@ from gpu_consumers.spot.notice_source import (
 )
 from gpu_consumers.standby.standby import stand_by
 from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
-from gpu_consumers.wiring import build_replica, classes_of, new_replica_id, new_replica_state
+from gpu_consumers.wiring import build_replica, new_replica_id, new_replica_state
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from topics.clients.admin import TopicAdmin
@@ -123,7 +124,11 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             except StagingStoppedError:
                 return
             start = start_engine(engine, engine_settings, loading, stop)
-            await asyncio.gather(start, processes.read_predecessors())
+            # In a thread, and now: a call may wait for the replica once the model is loaded.
+            connecting = asyncio.to_thread(
+                connect_clients, settings, kafka, replica_id=replica_id, clock=SystemClock()
+            )
+            _, _, clients = await asyncio.gather(start, processes.read_predecessors(), connecting)
             await warm_up_engine(engine, engine_settings, loading, stop)
             await processes.rest(stop)
             replica, closing = build_replica(
@@ -138,6 +143,7 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
                 served=warm_model(engine_settings, engine),
                 replica_id=replica_id,
                 state=state,
+                clients=clients,
             )
             stack.enter_context(closing)
             replica.read_demand()

@@ -13,7 +13,6 @@ from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
 from core.clock import Clock, DatabaseTime, SystemClock
 from core.ids import new_uuid
 from core.runtime.supervised_tasks import SupervisedTasks
-from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
 from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.bulk.waiting_batches import WaitingBatches
 from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness, ObsoleteBatchAborter
@@ -31,7 +30,6 @@ from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
 from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
-from gpu_consumers.partition_growth import PartitionRequests, add_partitions
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.payloads.engine_bodies import PrepareBody
 from gpu_consumers.quarantine.attempt_log import AttemptLog
@@ -41,20 +39,18 @@ from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from gpu_consumers.quarantine.quarantine import Quarantine
 from gpu_consumers.quarantine.redelivered_calls import RerunPermissions, SuspectCalls
 from gpu_consumers.replica import BackgroundWork, Replica
+from gpu_consumers.replica_clients import (
+    OnlineClients,
+    ReplicaClients,
+    classes_of,
+    connect_clients,
+)
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
-from topics.clients.admin import TopicAdmin
-from topics.clients.consumer import GroupConsumer
-from topics.clients.producer import RecordProducer
-from topics.records.access import gpu_group
-from topics.records.catalogue import DEMAND, JOB_CLASSES, batches_topic
 from topics.records.records import CallerHeartbeat, JobControl
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_liveness import CallerHeartbeatReader
 from topics.tail_readers.job_controls import JobControlReader
-from topics.tail_readers.topic_tail_reader import TopicTailReader
 
-_START_S_MAX: Final = 60.0  # of each topic tail reader, until it reaches the end of its topic
 _CONTROLS_CHECK_S: Final = 1.0
 
 
@@ -70,10 +66,7 @@ class _SharedDeps:
     objects: ObjectStore
     replica_id: str
     clock: Clock
-    closing: contextlib.ExitStack
-    admin: TopicAdmin
-    producer: RecordProducer
-    controls: JobControlReader
+    clients: ReplicaClients
     tasks: SupervisedTasks
     attribution: CrashAttribution
     pool: PoolHealth
@@ -99,11 +92,6 @@ def _state_of(state: PublishedState, engine: Engine) -> PublishedState:
     return state
 
 
-def classes_of(settings: ReplicaSettings) -> tuple[str, ...]:
-    """Return the job classes that a replica runs."""
-    return JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
-
-
 def build_replica(  # noqa: PLR0913  one argument for each part of the process
     settings: ReplicaSettings,
     kafka: KafkaSettings,
@@ -117,33 +105,33 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
     served: WarmModel = ANY_VERSION,
     replica_id: str | None = None,
     state: PublishedState | None = None,
+    clients: ReplicaClients | None = None,
 ) -> tuple[Replica, contextlib.ExitStack]:
     """Build a replica on the running event loop; the stack closes its dependencies.
 
     `prepare_body` is applied to each body for the engine; None leaves it unchanged. The replica
     fails when bulk items run and none ends for `silence_s_max`. Without `host` it counts as
-    proven. `served` is the loaded model, `replica_id` and `state` were published meanwhile.
+    proven. `served` is the loaded model, `replica_id` and `state` were published meanwhile, and
+    `clients` are of that id; None: they are connected now, which blocks the loop.
     """
     loop = asyncio.get_running_loop()
     state = _state_of(state or new_replica_state(settings), engine)
     replica_id = replica_id or new_replica_id(settings)
-    clock, closing = SystemClock(), contextlib.ExitStack()
-    producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True)
-    closing.callback(producer.close)
+    clock = SystemClock()
+    if clients is None:
+        clients = connect_clients(settings, kafka, replica_id=replica_id, clock=clock)
     control_changed = asyncio.Event()
 
     def on_control(_: JobControl) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             loop.call_soon_threadsafe(control_changed.set)
 
-    controls = JobControlReader(kafka, client_id=replica_id, clock=clock, on_change=on_control)
-    controls.start(_START_S_MAX)
-    closing.callback(controls.stop)
+    clients.listeners.on_control = on_control
     database_time, attribution = DatabaseTime(max), CrashAttribution(host=host)
     capacities = {
         job_class: CapacityPublisher(
             _identity(settings, replica_id, job_class, served),
-            producer,
+            clients.producer,
             partial(_concurrency, engine, job_class),
             clock,
             database_time=database_time,
@@ -162,18 +150,16 @@ def build_replica(  # noqa: PLR0913  one argument for each part of the process
         objects=objects,
         replica_id=replica_id,
         clock=clock,
-        closing=closing,
-        admin=TopicAdmin(kafka),
-        producer=producer,
-        controls=controls,
+        clients=clients,
         tasks=SupervisedTasks(loop),
         attribution=attribution,
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
         served=served,
         state=state,
     )
-    liveness = BatchLiveness(controls, database_time, clock)
-    return _replica(shared, capacities, liveness, control_changed, silence_s_max), closing
+    liveness = BatchLiveness(clients.controls, database_time, clock)
+    replica = _replica(shared, capacities, liveness, control_changed, silence_s_max)
+    return replica, clients.closing
 
 
 def _identity(
@@ -197,7 +183,7 @@ def _replica(
 ) -> Replica:
     """Build the worker of each class, with the background work that belongs to it."""
     workers: list[ClassWorker] = []
-    background: list[BackgroundWork] = [partial(_check_controls, shared.controls)]
+    background: list[BackgroundWork] = [partial(_check_controls, shared.clients.controls)]
     failures = []
     if bulk := capacities.get("bulk"):
         worker = _bulk_worker(shared, bulk, liveness)
@@ -208,16 +194,16 @@ def _replica(
         )
         background += [aborter.run, worker.publish_early, worker.delete_attempts, watch]
     if online := capacities.get("interactive"):
-        online_worker, replies = _online_worker(shared, online)
+        assert shared.clients.online is not None
+        online_worker, replies = _online_worker(shared, online, shared.clients.online)
         workers.append(online_worker)
         background.append(online_worker.execution.abort_obsolete_calls)
         failures.append(replies.failed)
-    client_id = f"{shared.replica_id}-demand"
     return Replica(
         workers=workers,
         pool=shared.pool,
         tasks=shared.tasks,
-        demand=TopicTailReader(shared.kafka, DEMAND, client_id=client_id, reset_to_earliest=False),
+        demand=shared.clients.demand,
         background=background,
         failures=failures,
         shutdown_grace_s=shared.settings.shutdown_grace_s,
@@ -233,7 +219,7 @@ def _bulk_worker(
     lock = SharedExclusiveLock()
     execution = BatchExecution(
         engine=shared.engine,
-        producer=shared.producer,
+        producer=shared.clients.producer,
         bodies=BatchBodies(shared.objects, shared.clock, shared.body_limits),
         prepare_body=shared.prepare_body,
         liveness=liveness,
@@ -245,18 +231,20 @@ def _bulk_worker(
     )
     log = AttemptLog(
         shared.kafka,
-        shared.producer,
+        shared.clients.producer,
         client_id=shared.replica_id,
         running=shared.attribution.host.running,
     )
     crashes_max = shared.settings.crashes_max
-    consumer = _consumer(shared, "bulk")
+    consumer = shared.clients.consumers["bulk"]
     return BulkWorker(
         consumer=consumer,
         capacity=capacity,
         execution=execution,
         quarantine=Quarantine(execution, log, lock, shared.attribution, crashes_max=crashes_max),
-        waiting=WaitingBatches(producer=shared.producer, consumer=consumer, tasks=shared.tasks),
+        waiting=WaitingBatches(
+            producer=shared.clients.producer, consumer=consumer, tasks=shared.tasks
+        ),
         pool=shared.pool,
         tasks=shared.tasks,
         clock=shared.clock,
@@ -264,33 +252,22 @@ def _bulk_worker(
 
 
 def _online_worker(
-    shared: _SharedDeps, capacity: CapacityPublisher
+    shared: _SharedDeps, capacity: CapacityPublisher, clients: OnlineClients
 ) -> tuple[OnlineWorker, ReplyPublisher]:
     """Return the worker of class interactive, and the publisher that fails when it loses a reply.
 
-    The tail reader of callers has started; the consumer joins its group later, when it runs.
+    The consumer joins its group later, when it runs.
     """
-    # A producer of its own, without linger: a token must not wait for outcomes of bulk items.
-    reply_producer = RecordProducer(
-        shared.kafka,
-        client_id=f"{shared.replica_id}-replies",
-        linger_ms=0,
-        waits_for_partitions=True,
-    )
-    shared.closing.callback(reply_producer.close)
-    replies = ReplyPublisher(reply_producer, shared.replica_id, asyncio.get_running_loop())
+    replies = ReplyPublisher(clients.replies, shared.replica_id, asyncio.get_running_loop())
 
     def on_caller_record(record: CallerHeartbeat) -> None:
         if record.aborted or record.permitted or record.leaving:
             shared.tasks.call_from_thread(execution.apply_caller_record, record)
 
-    callers = CallerHeartbeatReader(
-        shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_heartbeat=on_caller_record
-    )
     suspects = SuspectCalls(
         AttemptLog(
             shared.kafka,
-            shared.producer,
+            shared.clients.producer,
             client_id=f"{shared.replica_id}-calls",
             running=shared.attribution.host.running,
         ),
@@ -308,60 +285,26 @@ def _online_worker(
             engine_hash=shared.served.engine,
         ),
         completion=CallCompletion(
-            shared.producer, shared.objects, shared.pool, shared.served.engine
+            shared.clients.producer, shared.objects, shared.pool, shared.served.engine
         ),
         replies=replies,
         permissions=RerunPermissions(replies.request_permission),
-        liveness=CallLiveness(callers, shared.controls, shared.clock),
+        liveness=CallLiveness(clients.callers, shared.clients.controls, shared.clock),
         capacity=capacity,
         pool=shared.pool,
         suspects=suspects,
         clock=shared.clock,
         served=shared.served,
     )
-    callers.start(_START_S_MAX)
-    shared.closing.callback(callers.stop)
+    shared.clients.listeners.on_caller = on_caller_record
     worker = OnlineWorker(
-        consumer=_consumer(shared, "interactive"),
+        consumer=shared.clients.consumers["interactive"],
         capacity=capacity,
         execution=execution,
         suspects=suspects,
         tasks=shared.tasks,
     )
     return worker, replies
-
-
-def _consumer(shared: _SharedDeps, job_class: str) -> BatchConsumer:
-    """Return the reader of one class, which joins its group when it runs.
-
-    Partitions are added now, and again before it joins: a replica in standby may join much later.
-    """
-    settings, is_online = shared.settings, job_class == "interactive"
-    add = partial(add_partitions, shared.admin, settings.pool, job_class)
-    add(joining=1)
-    requests = PartitionRequests(partial(add, joining=0), shared.clock)
-
-    def connect(on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> GroupConsumer:
-        return GroupConsumer(
-            shared.kafka,
-            group=gpu_group(settings.pool, job_class),
-            topics=[batches_topic(settings.pool, job_class).name],
-            client_id=f"{shared.replica_id}-{job_class}",
-            on_assign=on_assign,
-            on_revoke=on_revoke,
-            joins=False,
-        )
-
-    return BatchConsumer(
-        connect,
-        shared.producer,
-        in_flight_max=settings.in_flight_calls_max if is_online else settings.in_flight_batches_max,
-        commit_interval_s=settings.commit_interval_s,
-        clock=shared.clock,
-        keeps_calls=is_online,
-        should_rejoin=requests.should_rejoin,
-        before_join=partial(add, joining=1),
-    )
 
 
 def _concurrency(engine: Engine, job_class: str) -> int:
