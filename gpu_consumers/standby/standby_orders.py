@@ -5,6 +5,7 @@ costs less than a pool without one. Times are monotonic seconds of this process,
 was read: the clock of the autoscaler does not count.
 """
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +16,10 @@ SILENCE_S_MAX: Final = 15.0
 """Without a record of the autoscaler for so long nobody scales the pool. It writes one every 5 s,
 and another takes over within 10 s."""
 
+JOIN_SPREAD_S: Final = 15.0
+"""Time over which replicas that hear nothing join. Each join is a rebalance of its group, and all
+of them heard the last record at the same moment."""
+
 _OBSERVE: Final = "observe"
 
 
@@ -23,6 +28,15 @@ class JoinReason(StrEnum):
 
     ORDERED = "ordered"  # the autoscaler named it
     SILENCE = "silence"  # no autoscaler scales its pool
+
+
+def silence_s(replica_id: str) -> float:
+    """Return after how long a silence a replica joins, evenly spread by its id.
+
+    From `SILENCE_S_MAX` to `JOIN_SPREAD_S` more; the same in each process.
+    """
+    digest = hashlib.blake2b(replica_id.encode(), digest_size=4).digest()
+    return SILENCE_S_MAX + JOIN_SPREAD_S * int.from_bytes(digest) / 2**32
 
 
 @dataclass(slots=True)
@@ -61,4 +75,5 @@ class StandbyOrders:
         """Return why to join now; None to sleep on."""
         if self._is_ordered:
             return JoinReason.ORDERED
-        return JoinReason.SILENCE if now_s - self.heard_s >= SILENCE_S_MAX else None
+        is_silent = now_s - self.heard_s >= silence_s(self.replica_id)
+        return JoinReason.SILENCE if is_silent else None

@@ -4,7 +4,13 @@ import pytest
 
 from core.errors import SchemaTooNewError
 from gpu_consumers.standby.standby import apply_records
-from gpu_consumers.standby.standby_orders import SILENCE_S_MAX, JoinReason, StandbyOrders
+from gpu_consumers.standby.standby_orders import (
+    JOIN_SPREAD_S,
+    SILENCE_S_MAX,
+    JoinReason,
+    StandbyOrders,
+    silence_s,
+)
 from topics.records.catalogue import SCALING
 from topics.records.codec import Headers, encode, kind_headers
 from topics.records.received_record import ReceivedRecord
@@ -32,6 +38,9 @@ def scaling(
     )
 
 
+SILENCE_S = silence_s("r1")
+
+
 def orders() -> StandbyOrders:
     return StandbyOrders("p", "r1", 100.0)
 
@@ -46,11 +55,27 @@ def test_it_joins_when_it_is_named() -> None:
 
 def test_it_joins_when_nobody_scales_its_pool_and_not_sooner() -> None:
     listening = orders()
-    assert listening.join_reason(now_s=100.0 + SILENCE_S_MAX - 0.01) is None
-    assert listening.join_reason(now_s=100.0 + SILENCE_S_MAX) is JoinReason.SILENCE
+    assert listening.join_reason(now_s=100.0 + SILENCE_S - 0.01) is None
+    assert listening.join_reason(now_s=100.0 + SILENCE_S) is JoinReason.SILENCE
     listening.apply_scaling(scaling(), now_s=110.0)
-    assert listening.join_reason(now_s=110.0 + SILENCE_S_MAX - 0.01) is None
-    assert listening.join_reason(now_s=110.0 + SILENCE_S_MAX) is JoinReason.SILENCE
+    assert listening.join_reason(now_s=110.0 + SILENCE_S - 0.01) is None
+    assert listening.join_reason(now_s=110.0 + SILENCE_S) is JoinReason.SILENCE
+
+
+def test_a_fleet_that_hears_nothing_does_not_join_in_one_instant() -> None:
+    fleet = [StandbyOrders("p", f"p-host-{number}", 100.0) for number in range(1_000)]
+    joined, counts = 0, []
+    for second in range(101, 101 + int(SILENCE_S_MAX + JOIN_SPREAD_S)):
+        now = sum(one.join_reason(now_s=float(second)) is JoinReason.SILENCE for one in fleet)
+        counts.append(now - joined)
+        joined = now
+    assert joined == len(fleet)
+    assert sum(counts[: int(SILENCE_S_MAX)]) == 0
+    assert max(counts) <= 2 * len(fleet) / JOIN_SPREAD_S
+
+
+def test_the_time_of_a_replica_does_not_depend_on_its_process() -> None:
+    assert silence_s("r1") == pytest.approx(16.711534)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +94,7 @@ def test_a_record_that_does_not_bind_its_pool_is_no_order_and_no_sign_of_life(
     listening.apply_scaling(scaling(epoch=2), now_s=101.0)
     listening.apply_scaling(record, now_s=110.0)
     assert listening.join_reason(now_s=110.0) is None
-    assert listening.join_reason(now_s=101.0 + SILENCE_S_MAX) is JoinReason.SILENCE
+    assert listening.join_reason(now_s=101.0 + SILENCE_S) is JoinReason.SILENCE
 
 
 def test_an_order_of_an_owner_that_was_replaced_is_void() -> None:
@@ -83,10 +108,10 @@ def test_a_new_autoscaler_has_time_to_decide_and_repeating_itself_gives_no_more(
     listening = orders()
     listening.apply_epoch(AutoscalerEpoch(7, "a", 0.0), now_s=110.0)
     listening.apply_epoch(AutoscalerEpoch(7, "a", 0.0), now_s=120.0)
-    assert listening.join_reason(now_s=110.0 + SILENCE_S_MAX - 0.01) is None
-    assert listening.join_reason(now_s=110.0 + SILENCE_S_MAX) is JoinReason.SILENCE
-    listening.apply_scaling(scaling("r1", epoch=6), now_s=126.0)
-    assert listening.join_reason(now_s=126.0) is JoinReason.SILENCE
+    assert listening.join_reason(now_s=110.0 + SILENCE_S - 0.01) is None
+    assert listening.join_reason(now_s=110.0 + SILENCE_S) is JoinReason.SILENCE
+    listening.apply_scaling(scaling("r1", epoch=6), now_s=111.0 + SILENCE_S)
+    assert listening.join_reason(now_s=111.0 + SILENCE_S) is JoinReason.SILENCE
 
 
 def test_a_pool_that_is_paused_is_scaled() -> None:
