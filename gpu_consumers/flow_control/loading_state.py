@@ -60,7 +60,8 @@ class LoadingState:
 
         A thread repeats it: vLLM blocks the event loop for minutes while it loads.
         """
-        self._publish(flushes=True)
+        # Not awaited: the first acknowledgement takes half a second, and the load follows.
+        self._publish(flushes=False)
         ended = threading.Event()
         thread = threading.Thread(
             target=self._repeat, args=(ended,), name="loading-state", daemon=True
