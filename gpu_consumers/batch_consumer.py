@@ -7,7 +7,7 @@ import logging
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from core.clock import Clock
 from core.errors import RecordUnreadableError
@@ -119,7 +119,7 @@ class BatchConsumer:
             poll_s = _POLL_S if self._consumer.assigned else _JOINING_POLL_S
             records = self._consumer.poll(_COUNT_MAX, poll_s)
             # Batchers may use a partition once its end is known: what they add then is new.
-            if self._assignment_changed and self._fetch_end_offsets():
+            if self._assignment_changed and self._fetch_end_offsets(self._consumer.assigned):
                 self._assignment_changed = False
                 on_assignment(sorted(self._consumer.assigned))
             if self._dead_letter_failure is not None:
@@ -162,9 +162,9 @@ class BatchConsumer:
             self._connection_bound.add((partition, record.offset))
         deliver(DeliveredBatch(record, batch, generation, is_redelivered))
 
-    def _fetch_end_offsets(self) -> bool:
+    def _fetch_end_offsets(self, partitions: Iterable[Partition]) -> bool:
         """Read the end offsets of new partitions; return False when the broker does not answer."""
-        new = self._consumer.assigned - self._ends.keys()
+        new = frozenset(partitions) - self._ends.keys()
         if not new:
             return True
         try:
@@ -232,6 +232,8 @@ class BatchConsumer:
             self._committed.pop(partition, None)
         self._generations |= dict.fromkeys(partitions, self._generation)
         self._assignment_changed = True
+        # Before they are fetched: the request would wait behind a fetch. `run` tries again.
+        self._fetch_end_offsets(partitions)
 
     def _on_revoke(self, partitions: list[Partition]) -> None:
         lost = self._consumer.is_assignment_lost

@@ -268,7 +268,9 @@ def test_running_calls_are_committed_at_a_revocation_unless_durable(
     assert group.committed == committed
 
 
-@pytest.mark.parametrize(("end", "unanswered", "redelivered"), [(5, 0, [4]), (0, 1, [4, 5])])
+@pytest.mark.parametrize(
+    ("end", "unanswered", "redelivered"), [(5, 0, [4]), (5, 1, [4]), (0, 2, [4, 5])]
+)
 def test_records_from_before_the_assignment_or_with_unknown_ends_are_redelivered(
     end: int, unanswered: int, redelivered: list[int]
 ) -> None:
