@@ -63,6 +63,9 @@ The broker maps an index of this size into memory. With large folios in the page
 Linux 6.16) the first write allocates the entire file: with Kafka's default of 10 MiB the record
 that causes it waits for 2 ms, or for 40 ms in a virtual machine that has no free memory."""
 
+HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX = 100, 200
+"""Bounds of the interval of members' heartbeats under the `consumer` protocol."""
+
 SESSION_TIMEOUT_S = 6.0
 """Session timeout of group members; the default of the clients."""
 
@@ -237,12 +240,20 @@ def server_properties(
         "group.consumer.min.session.timeout.ms": 1000,
         "group.consumer.min.heartbeat.interval.ms": 100,
         "group.consumer.session.timeout.ms": max(1000, session_ms),
-        "group.consumer.heartbeat.interval.ms": max(100, session_ms // HEARTBEATS_PER_SESSION),
+        "group.consumer.heartbeat.interval.ms": _heartbeat_ms(session_ms),
         "group.consumer.assignment.interval.ms": 0,
     }
     if password is not None:
         settings |= _authentication(password, ("CONTROLLER", protocol))
     return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _heartbeat_ms(session_ms: int) -> int:
+    """Return the interval of members' heartbeats.
+
+    A replica that joins beside others waits for up to three: they revoke, it asks, it is assigned.
+    """
+    return min(HEARTBEAT_MS_MAX, max(HEARTBEAT_MS_MIN, session_ms // HEARTBEATS_PER_SESSION))
 
 
 def _authentication(password: str, listeners: tuple[str, ...]) -> dict[str, str]:

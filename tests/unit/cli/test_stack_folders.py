@@ -96,6 +96,14 @@ def test_offsets_outlive_records_and_an_index_covers_a_segment() -> None:
     assert entries * time_index_entry_bytes < int(properties["log.index.size.max.bytes"])
 
 
+@pytest.mark.parametrize(("session_ms", "heartbeat_ms"), [(1000, 100), (2000, 166), (6000, 200)])
+def test_a_member_that_joins_others_waits_for_short_heartbeats(
+    session_ms: int, heartbeat_ms: int
+) -> None:
+    lines = server_properties(Path("/log"), 1, 2, session_ms=session_ms).splitlines()
+    assert f"group.consumer.heartbeat.interval.ms={heartbeat_ms}" in lines
+
+
 def test_data_folder_is_locked_for_one_stack(tmp_path: Path) -> None:
     with (
         lock_data_folder(tmp_path),
