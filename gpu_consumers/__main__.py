@@ -31,7 +31,7 @@ from gpu_consumers.payloads.engine_bodies import body_preparation
 from gpu_consumers.quarantine.host_identity import host_id
 from gpu_consumers.quarantine.process_log import ProcessLog
 from gpu_consumers.replica import Replica
-from gpu_consumers.replica_clients import classes_of, connect_clients
+from gpu_consumers.replica_clients import ReplicaClients, classes_of, connect_clients
 from gpu_consumers.settings import HostSettings, ReplicaSettings
 from gpu_consumers.spot.notice_source import (
     ReadNotice,
@@ -124,10 +124,7 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             except StagingStoppedError:
                 return
             start = start_engine(engine, engine_settings, loading, stop)
-            # In a thread, and now: a call may wait for the replica once the model is loaded.
-            connecting = asyncio.to_thread(
-                connect_clients, settings, kafka, replica_id=replica_id, clock=SystemClock()
-            )
+            connecting = _connect(settings, kafka, replica_id)
             _, _, clients = await asyncio.gather(start, processes.read_predecessors(), connecting)
             await warm_up_engine(engine, engine_settings, loading, stop)
             await processes.rest(stop)
@@ -158,6 +155,15 @@ async def run(  # noqa: PLR0913  one argument for each part of the process
             await replica.run(stop)
         if untrusted:
             raise untrusted[0]
+
+
+async def _connect(
+    settings: ReplicaSettings, kafka: KafkaSettings, replica_id: str
+) -> ReplicaClients:
+    """Connect the clients in a thread: a load may block the loop, and calls may wait after it."""
+    return await asyncio.to_thread(
+        connect_clients, settings, kafka, replica_id=replica_id, clock=SystemClock()
+    )
 
 
 def warm_model(settings: EngineSettings, engine: Engine) -> WarmModel:
