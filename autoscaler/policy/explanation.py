@@ -84,9 +84,11 @@ def _terms(need: ReplicaNeed) -> Iterator[str]:
             f"  bulk     {need.bulk:8.2f}  {given.bulk_tokens:,.0f} tokens of jobs, the first due "
             f"at {_time(given.bulk_deadline_s)}, less {need.cold_start_s:,.0f} s for a start"
         )
+    burst_s = given.burst_s or need.cold_start_s
+    burst_drain_s = given.burst_s + given.drain_s
     yield (
-        f"  burst    {need.burst:8.2f}  {given.burst_tokens:,.0f} tokens above the mean in a start "
-        f"of {need.cold_start_s:,.0f} s / {drain}"
+        f"  burst    {need.burst:8.2f}  {given.burst_tokens:,.0f} tokens above the mean in "
+        f"{burst_s:,g} s / ({mu:,.0f}/s × {burst_drain_s:,g} s)"
     )
 
 

@@ -2,12 +2,16 @@
 
 With μ the tokens/s of one replica at the SLO, ρ the utilisation and c the p95 of a cold start:
 
-    online   λ / (ρ μ),  λ = max(EWMA 30 s, EWMA 5 min)
+    online   λ / (ρ μ),  λ = max(EWMA 30 s, EWMA 5 min, rise)
     waiting  online backlog / (μ T_on)
     bulk     Σ over buckets: tokens / (μ max(T_min, deadline − now − c))
-    burst    z √(v c) / (μ T_on),  v the variance of the tokens that arrive in 1 s
+    burst    z √(v τ) / (μ (τ + T_on)),  τ = min(c, T_on),  v the variance of tokens in 1 s
 
-`burst` are tokens above the mean that arrive during a cold start, to be served in T_on. Sources:
+The rise is the EWMA of 8 s less two of its standard deviations, √(v / 16 s): so a burst counts
+sooner, and noise does not count as one.
+
+`burst` are tokens above the mean. In a window of t seconds, up to a cold start, z √(v t) of them
+arrive and are to be served within t + T_on; that needs the most replicas at t = τ. Sources:
 arrivals and backlog in tokens, TokenScale (2025); deadlines of batch work as slack, Chiron (2025);
 peaks within the time of a start, InferLine (SoCC 2020), which bounds them by traffic envelopes.
 """
@@ -19,7 +23,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from autoscaler.policy.scaling_rules import ScalingRules
-from autoscaler.policy.signals import BulkBucket, InputName, PoolSignals, ReplicaState
+from autoscaler.policy.signals import (
+    RECENT_S,
+    ArrivalRates,
+    BulkBucket,
+    InputName,
+    PoolSignals,
+    ReplicaState,
+)
 
 CORRECTION_MIN: Final = 0.1
 CORRECTION_MAX: Final = 10.0
@@ -33,6 +44,7 @@ LEARNED_RATE_MAX: Final = 1e8
 """Bounds of a measured rate, in tokens/s, where there is no curve to compare it with."""
 
 _TERM_MAX: Final = 1e9  # replicas; sums of terms stay exact enough and finite
+_RISE_DEVIATIONS: Final = 2.0  # 95 % of noise is within
 _ROUNDING: Final = 1e-6  # of a replica: sums of terms are not exact
 
 
@@ -45,7 +57,8 @@ class NeedInputs(Struct, frozen=True, kw_only=True):
     drain_s: float = 0.0  # T_on
     bulk_tokens: float = 0.0  # weighted and corrected, of all buckets
     bulk_deadline_s: float | None = None  # the earliest of the buckets, Unix time
-    burst_tokens: float = 0.0  # z √(v c)
+    burst_tokens: float = 0.0  # z √(v τ)
+    burst_s: float = 0.0  # τ; 0 beside a burst: an earlier release had c, to be served in T_on
 
 
 class ReplicaNeed(Struct, frozen=True, kw_only=True):
@@ -78,16 +91,17 @@ def replica_need(
     """Return the terms now. A term whose input is stale is not below that of `previous`."""
     mu = replica_rate(rules, signals, previous)
     cold_start_s = predicted_start_s(rules, signals)
+    burst_s, drain_s = min(cold_start_s, rules.online_drain_s), rules.online_drain_s
     rate = burst_tokens = 0.0
     if not is_idle_online(rules, signals, now_s):
         rates = signals.arrivals
-        rate = max(rates.fast_per_s, rates.slow_per_s)
-        burst_tokens = rules.burst_factor * math.sqrt(rates.variance_per_s * cold_start_s)
+        rate = max(rates.fast_per_s, rates.slow_per_s, certain_rise_per_s(rates))
+        burst_tokens = rules.burst_factor * math.sqrt(rates.variance_per_s * burst_s)
     need = ReplicaNeed(
         online=_replicas(rate, rules.utilisation * mu),
-        waiting=_replicas(signals.online_backlog_tokens, mu * rules.online_drain_s),
+        waiting=_replicas(signals.online_backlog_tokens, mu * drain_s),
         bulk=_bulk(rules, signals, now_s + cold_start_s, mu),
-        burst=_replicas(burst_tokens, mu * rules.online_drain_s),
+        burst=_replicas(burst_tokens, mu * (burst_s + drain_s)),
         replica_tokens_per_s=mu,
         cold_start_s=cold_start_s,
         stale=signals.stale_inputs(),
@@ -95,10 +109,11 @@ def replica_need(
             arrivals_per_s=rate,
             utilisation=rules.utilisation,
             backlog_tokens=signals.online_backlog_tokens,
-            drain_s=rules.online_drain_s,
+            drain_s=drain_s,
             bulk_tokens=math.fsum(_bulk_tokens(signals, one) for one in signals.bulk),
             bulk_deadline_s=min((one.deadline_s for one in signals.bulk), default=None),
             burst_tokens=burst_tokens,
+            burst_s=burst_s,
         ),
     )
     return need if previous is None else _not_below(need, previous)
@@ -143,6 +158,15 @@ def _learned_rate(rules: ScalingRules, signals: PoolSignals, previous: ReplicaNe
 def predicted_start_s(rules: ScalingRules, signals: PoolSignals) -> float:
     """Return c: the longest p95 of a cold start among the types of the policy."""
     return max(signals.cold_start_s.get(one.name, one.cold_start_s) for one in rules.gpu_types)
+
+
+def certain_rise_per_s(rates: ArrivalRates) -> float:
+    """Return the mean of the last seconds less what its noise explains, in tokens/s.
+
+    A mean of time constant τ over values of variance v in 1 s has the variance v / (2 τ).
+    """
+    deviation = math.sqrt(rates.variance_per_s / (2 * RECENT_S))
+    return max(0.0, rates.recent_per_s - _RISE_DEVIATIONS * deviation)
 
 
 def is_idle_online(rules: ScalingRules, signals: PoolSignals, now_s: float) -> bool:

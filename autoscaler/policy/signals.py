@@ -21,9 +21,10 @@ REPLICAS_MAX: Final = 10_000
 STALE_S: Final = 3.0
 """Age from which an input is stale: publishers send one each second."""
 
+RECENT_S: Final = 8.0
 FAST_S: Final = 30.0
 SLOW_S: Final = 300.0
-"""Time constants of the two means of arrivals: one follows a burst, one remembers it."""
+"""Time constants of the means of arrivals: two follow a burst, one remembers it."""
 
 InputName = Literal["online", "bulk", "replicas"]
 INPUTS: Final[tuple[InputName, ...]] = ("online", "bulk", "replicas")
@@ -69,6 +70,7 @@ class ArrivalRates(Struct, frozen=True, kw_only=True):
     """Means of online arrivals, advanced by `advance_arrivals`."""
 
     at_s: float
+    recent_per_s: float = 0.0  # tokens/s, EWMA of 8 s
     fast_per_s: float = 0.0  # tokens/s, EWMA of 30 s
     slow_per_s: float = 0.0  # tokens/s, EWMA of 5 min
     variance_per_s: float = 0.0  # tokens²/s: of the tokens that arrive in 1 s
@@ -126,16 +128,19 @@ def advance_arrivals(rates: ArrivalRates, tokens: float, now_s: float) -> Arriva
     if elapsed_s <= 0:
         return ArrivalRates(
             at_s=rates.at_s,
+            recent_per_s=rates.recent_per_s,
             fast_per_s=rates.fast_per_s,
             slow_per_s=rates.slow_per_s,
             variance_per_s=rates.variance_per_s,
             last_arrival_s=last_s,
             counted_tokens=arrived,
         )
-    # A squared deviation over the interval's length estimates the variance of one second.
-    deviation = (arrived - rates.slow_per_s * elapsed_s) ** 2 / elapsed_s
+    # A squared deviation over the interval's length estimates the variance of one second. It is
+    # that from the mean of the last seconds: from a slower one, a rise would count as noise.
+    deviation = (arrived - rates.recent_per_s * elapsed_s) ** 2 / elapsed_s
     return ArrivalRates(
         at_s=now_s,
+        recent_per_s=_mean(rates.recent_per_s, arrived / elapsed_s, elapsed_s / RECENT_S),
         fast_per_s=_mean(rates.fast_per_s, arrived / elapsed_s, elapsed_s / FAST_S),
         slow_per_s=_mean(rates.slow_per_s, arrived / elapsed_s, elapsed_s / SLOW_S),
         variance_per_s=_mean(rates.variance_per_s, deviation, elapsed_s / SLOW_S),
@@ -150,6 +155,7 @@ def check_signals(signals: PoolSignals) -> None:
     if len(signals.replicas) > REPLICAS_MAX:
         raise InvalidSignalError(f"{len(signals.replicas)} replicas; at most {REPLICAS_MAX}.")
     rates = signals.arrivals
+    checked("the recent rate", rates.recent_per_s)
     checked("the fast rate", rates.fast_per_s)
     checked("the slow rate", rates.slow_per_s)
     checked("the variance of arrivals", rates.variance_per_s)

@@ -14,6 +14,7 @@ from autoscaler.policy.replica_need import has_work, replica_need, replica_rate
 from autoscaler.policy.signals import (
     BULK_BUCKETS_MAX,
     FAST_S,
+    RECENT_S,
     SLOW_S,
     ArrivalRates,
     InvalidSignalError,
@@ -110,8 +111,44 @@ def test_terms_are_those_of_the_formula() -> None:
     assert need.online == pytest.approx(2400 / (0.8 * RATE))
     assert need.waiting == pytest.approx(5000 / (RATE * 10))
     assert need.bulk == pytest.approx(360_000 / (RATE * 3600) + 60_000 / (RATE * 60))
-    assert need.burst == pytest.approx(2 * math.sqrt(1e6 * COLD_START_S) / (RATE * 10))
+    assert need.burst == pytest.approx(2 * math.sqrt(1e6 * 10) / (RATE * 20))
     assert need.replicas == math.ceil(3 + 0.5 + 0.1 + 1 + need.burst)
+
+
+@given(st.floats(1, 300), st.floats(1, 300), st.floats(0, 1e9), st.floats(0.01, 1))
+def test_the_burst_term_serves_what_comes_in_each_window_up_to_a_start(
+    start_s: float, drain_s: float, variance: float, part: float
+) -> None:
+    rules = rules_of(burst_factor=1.0, online_drain_s=drain_s)
+    signals = signals_of(1.0, cold_start_s={"l4": start_s})
+    signals = replace(signals, arrivals=replace(signals.arrivals, variance_per_s=variance))
+    burst = replica_need(rules, signals, NOW_S, None).burst
+    window_s = part * start_s
+
+    assert burst * RATE * (window_s + drain_s) >= math.sqrt(variance * window_s) * (1 - 1e-9)
+
+
+def test_a_rise_counts_beyond_its_noise_and_noise_does_not() -> None:
+    risen = replace(arrivals(100.0, variance_per_s=1600.0), recent_per_s=500.0)
+    within = replace(risen, recent_per_s=119.0)
+
+    def rate(rates: ArrivalRates) -> float:
+        need = replica_need(rules_of(), replace(signals_of(), arrivals=rates), NOW_S, None)
+        return need.inputs.arrivals_per_s
+
+    assert rate(risen) == pytest.approx(500 - 2 * 10)
+    assert rate(within) == 100
+
+
+def test_a_steady_rise_is_no_variance() -> None:
+    rates, per_s = arrivals(100.0), 100.0
+    rates = replace(rates, recent_per_s=100.0)
+    for second in range(60):
+        per_s += 20
+        rates = advance_arrivals(rates, per_s, NOW_S + second + 1)
+
+    assert rates.variance_per_s < (20 * RECENT_S) ** 2
+    assert rates.recent_per_s > rates.fast_per_s > rates.slow_per_s
 
 
 def test_expected_output_is_corrected_by_what_was_measured_within_bounds() -> None:
@@ -156,7 +193,7 @@ def test_means_of_a_constant_rate_stay_at_or_below_it_and_grow(
     rates = ArrivalRates(at_s=NOW_S)
     for interval_s in intervals:
         advanced = advance_arrivals(rates, per_s * interval_s, rates.at_s + interval_s)
-        for name in ("fast_per_s", "slow_per_s"):
+        for name in ("recent_per_s", "fast_per_s", "slow_per_s"):
             assert getattr(rates, name) * (1 - 1e-4) <= getattr(advanced, name)
             assert getattr(advanced, name) <= per_s * (1 + 1e-4)
         rates = advanced
@@ -208,12 +245,12 @@ def test_more_buckets_than_the_limit_are_refused() -> None:
 
 def test_the_worked_example_of_the_documentation_needs_seven() -> None:
     signals = PoolSignals(
-        arrivals=arrivals(2400, variance_per_s=1e6),
-        online_backlog_tokens=5000,
+        arrivals=arrivals(2400, variance_per_s=1e7),
+        online_backlog_tokens=8000,
         bulk=(bucket(7_200_000, 3690),),
         replicas=warm(2),
     )
     need = replica_need(rules_of(burst_factor=1.0), signals, NOW_S, None)
 
-    assert need.exact == pytest.approx(6.45, abs=0.01)
+    assert need.exact == pytest.approx(6.3)
     assert need.replicas == 7

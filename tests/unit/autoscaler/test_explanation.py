@@ -32,8 +32,8 @@ from tests.support.scaling import (
 def worked_7() -> PoolSignals:
     """The example of docs/autoscaling.md."""
     return PoolSignals(
-        arrivals=arrivals(2400.0, variance_per_s=1e6),
-        online_backlog_tokens=5_000,
+        arrivals=arrivals(2400.0, variance_per_s=1e7),
+        online_backlog_tokens=8_000,
         bulk=(bucket(7_200_000, 3600 + COLD_START_S),),
         replicas=(*warm(2), replica(9, ReplicaState.ASLEEP)),
     )
@@ -52,17 +52,26 @@ def test_a_7_is_explained_term_by_term() -> None:
     assert (
         "  online       3.00  2,400 tokens/s arrive / (0.8 × 1,000 tokens/s of a replica)" in text
     )
-    assert "  waiting      0.50  5,000 tokens wait / (1,000/s × 10 s)" in text
+    assert "  waiting      0.80  8,000 tokens wait / (1,000/s × 10 s)" in text
     assert (
         "  bulk         2.00  7,200,000 tokens of jobs, the first due at 2027-01-15 09:01:30"
         in text
     )
-    assert "  burst        0.95  9,487 tokens above the mean in a start of 90 s" in text
-    assert "  sum          6.45  rounded up: 7" in text
+    assert "  burst        0.50  10,000 tokens above the mean in 10 s / (1,000/s × 20 s)" in text
+    assert "  sum          6.30  rounded up: 7" in text
     assert "Bounds: 0 to 50." in text
     assert "Woken from the warm pool: 1." in text
     assert "Added: 4 × l4, on demand, 1.00 per hour each." in text
     assert "Added: 1 × l4, on demand, for the warm pool, 1.00 per hour each." in text
+
+
+def test_the_burst_of_an_older_decision_is_explained_as_it_was_computed() -> None:
+    decision, _ = decide(rules_of(), worked_7(), first_history(NOW_S, 2), NOW_S)
+    inputs = replace(decision.need.inputs, burst_tokens=9.0, burst_s=0.0)
+    old = replace(decision, need=replace(decision.need, burst=0.5, inputs=inputs))
+
+    text = "\n".join(explanation("chat", old))
+    assert "9 tokens above the mean in 90 s / (1,000/s × 10 s)" in text
 
 
 def test_what_was_not_done_is_said_with_its_reason() -> None:
