@@ -1,16 +1,8 @@
 """Reads topics as a member of a consumer group, with explicit commits."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from topics.clients.client_factory import new_client
 from topics.clients.group_membership import GroupMembership
@@ -21,8 +13,6 @@ from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.metrics import LAG
 from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
-
-_LOG = logging.getLogger(__name__)
 
 _STALE_CODES = frozenset(
     {
@@ -38,7 +28,6 @@ _STALE_CODES = frozenset(
 )
 _POLL_INTERVAL_MS_MAX = 300_000
 _FETCH_WAIT_S = 0.25
-_POSITIONS_S_MAX = 2.0
 
 
 class GroupConsumer:
@@ -231,34 +220,10 @@ class GroupConsumer:
     def _assign(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         # The client keeps a pause when a partition is revoked; its next assignment starts unpaused.
         self._consumer.resume(places)
-        partitions, is_first = self._named(places), not self._assigned
+        partitions = self._named(places)
         self._assigned.update(partitions)
         self._membership.record_member_id(self._consumer.memberid())
         self._on_assign(partitions)
-        if is_first and places:
-            self._start_together(places)
-
-    def _start_together(self, places: list[TopicPartition]) -> None:
-        """Assign positions, so that the first fetch reads all the partitions.
-
-        By itself the client looks up each position, and the first fetch begins with those that it
-        knows: the others wait until that fetch returns, up to `fetch_wait_s`. It does so if the
-        broker does not answer here.
-        """
-        try:
-            starts = self._consumer.committed(places, timeout=_POSITIONS_S_MAX)
-            unread = [
-                TopicPartition(place.topic, place.partition, OFFSET_BEGINNING)
-                for place in starts
-                if place.offset < 0  # without a commit: as `auto.offset.reset`
-            ]
-            if unread:
-                starts = [place for place in starts if place.offset >= 0]
-                starts += self._consumer.offsets_for_times(unread, timeout=_POSITIONS_S_MAX)
-            if all(place.error is None and place.offset >= 0 for place in starts):
-                self._consumer.incremental_assign(starts)
-        except KafkaException as error:
-            _LOG.warning("positions are not known yet", extra={"reason": error.args[0].str()})
 
     def _revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         partitions = self._named(places)

@@ -3,17 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from topics.clients.consumer import GroupConsumer
 from topics.settings import KafkaSettings
 
 FIRST, SECOND = ("events", 0), ("events", 1)
-
-
-def no_answer(*_: Any, **__: Any) -> list[TopicPartition]:
-    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def member() -> GroupConsumer:
@@ -28,10 +23,7 @@ def member() -> GroupConsumer:
     )
     consumer._consumer.close()
     client: Any = SimpleNamespace(
-        pause=lambda _: None,
-        resume=lambda _: None,
-        memberid=lambda: "member",
-        committed=no_answer,
+        pause=lambda _: None, resume=lambda _: None, memberid=lambda: "member"
     )
     consumer._consumer = client
     consumer._assign(client, places())
@@ -58,47 +50,3 @@ def test_a_partition_that_is_assigned_again_is_read() -> None:
     assert consumer.read_partitions == set()
     consumer._assign(consumer._consumer, places())
     assert consumer.read_partitions == {FIRST, SECOND}
-
-
-def assigned_offsets(
-    consumer: GroupConsumer, committed: dict[int, int], starts: dict[int, int]
-) -> list[tuple[int, int]]:
-    """Assign both partitions to a member without any; return the positions that it chose."""
-    chosen: list[TopicPartition] = []
-    client: Any = consumer._consumer
-    client.committed = lambda found, timeout: [
-        TopicPartition(one.topic, one.partition, committed.get(one.partition, OFFSET_INVALID))
-        for one in found
-    ]
-    client.offsets_for_times = lambda found, timeout: [
-        TopicPartition(one.topic, one.partition, starts.get(one.partition, OFFSET_INVALID))
-        for one in found
-    ]
-    client.incremental_assign = chosen.extend
-    consumer._revoke(client, places())
-    consumer._assign(client, places())
-    return sorted((one.partition, one.offset) for one in chosen)
-
-
-@pytest.mark.parametrize(
-    ("committed", "starts", "chosen"),
-    [
-        ({0: 7, 1: 9}, {}, [(0, 7), (1, 9)]),
-        ({1: 9}, {0: 3}, [(0, 3), (1, 9)]),  # the oldest record, as `auto.offset.reset`
-        ({1: 9}, {}, []),  # unknown: the client looks for it
-    ],
-    ids=["committed", "without a commit", "unknown"],
-)
-def test_a_member_without_partitions_starts_with_all_at_their_positions(
-    committed: dict[int, int], starts: dict[int, int], chosen: list[tuple[int, int]]
-) -> None:
-    assert assigned_offsets(member(), committed, starts) == chosen
-
-
-def test_further_partitions_are_left_to_the_client() -> None:
-    """A request would wait behind the fetch of those that the member reads."""
-    consumer = member()
-    assert assigned_offsets(consumer, {0: 7, 1: 9}, {}) == [(0, 7), (1, 9)]
-    consumer._consumer.committed = None
-    consumer._assign(consumer._consumer, [TopicPartition("t.events", 2)])
-    assert ("events", 2) in consumer.assigned
