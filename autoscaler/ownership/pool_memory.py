@@ -108,8 +108,9 @@ def _check(memory: PoolMemory) -> None:
     if not 0 <= history.target <= POOL_REPLICAS_MAX:
         raise InvalidSignalError(f"target {history.target}")
     numbers = [history.started_s, history.at_s, history.last_work_s, history.veto.until_s]
-    numbers += [rates.at_s, rates.fast_per_s, rates.slow_per_s, rates.variance_per_s]
-    numbers += [rates.counted_tokens, *memory.correction.values(), *memory.times.wakes_s]
+    numbers += [rates.at_s, rates.recent_per_s, rates.fast_per_s, rates.slow_per_s]
+    numbers += [rates.variance_per_s, rates.counted_tokens]
+    numbers += [*memory.correction.values(), *memory.times.wakes_s]
     numbers += [one for times in memory.times.starts_s.values() for one in times]
     numbers += [one.at_s for one in memory.open_starts]
     numbers += [until_s for _, _, until_s in memory.unavailable_spot]
