@@ -61,7 +61,7 @@ class LoadingState:
         A thread repeats it: vLLM blocks the event loop for minutes while it loads.
         """
         # Not awaited: the first acknowledgement takes half a second, and the load follows.
-        self._publish(flushes=False)
+        self._publish()
         ended = threading.Event()
         thread = threading.Thread(
             target=self._repeat, args=(ended,), name="loading-state", daemon=True
@@ -81,21 +81,20 @@ class LoadingState:
             self._model = LoadedModel(
                 self._model.version, LoadState.REFUSED.value, reason=refusal.reason.value
             )
-        self._publish(flushes=True)
+        self._publish()
+        with contextlib.suppress(DeliveryError):
+            self._producer.flush(_FLUSH_S)
 
     def _publish_change(self) -> None:
-        self._publish(flushes=False)
+        self._publish()
 
     def _repeat(self, ended: threading.Event) -> None:
         while not ended.wait(REPEAT_S):
-            self._publish(flushes=False)
+            self._publish()
 
-    def _publish(self, *, flushes: bool) -> None:
-        with contextlib.suppress(DeliveryError):  # it only informs
-            with self._lock:
-                self._send()
-            if flushes:
-                self._producer.flush(_FLUSH_S)
+    def _publish(self) -> None:
+        with contextlib.suppress(DeliveryError), self._lock:  # it only informs
+            self._send()
 
     def _send(self) -> None:
         for job_class in self._job_classes:
