@@ -6,10 +6,6 @@ from pathlib import Path
 import pytest
 
 from autoscaler.actuators.embedded import EmbeddedActuator
-from autoscaler.actuators.factory import ActuatorDependencies
-from autoscaler.actuators.keda.keda_settings import KedaSettings
-from autoscaler.actuators.keda.scaling_values import ScalingValues
-from autoscaler.actuators.kubernetes.kubernetes_settings import KubernetesSettings
 from autoscaler.actuators_in_force import EMBEDDED, ActuatorsInForce
 from autoscaler.policies.policy_file import PolicyFile
 from autoscaler.policies.policy_reader import InvalidPoliciesError
@@ -17,6 +13,7 @@ from autoscaler.settings import AutoscalerSettings
 from core.clock import SystemClock
 from core.errors import SettingsError
 from tests.support.clock import ManualClock
+from tests.support.memory_actuators import dependencies_of
 
 TEXT = "[defaults]\nreplicas_max = 3\n"
 COMMANDS = """
@@ -35,15 +32,8 @@ command = ["true"]
 
 def read(path: Path, text: str, *, in_up: bool = False) -> ActuatorsInForce:
     path.write_text(text)
-    clock = SystemClock()
-    dependencies = ActuatorDependencies(
-        kubernetes=KubernetesSettings(),
-        keda=KedaSettings(),
-        values=ScalingValues(clock.wall_s),
-        clock=clock,
-        env={},
-        open_embedded=(lambda: EmbeddedActuator(str(path))) if in_up else None,
-    )
+    embedded = (lambda: EmbeddedActuator(str(path))) if in_up else None
+    dependencies = dependencies_of(SystemClock(), embedded)
     return ActuatorsInForce(PolicyFile(path), dependencies, EMBEDDED)
 
 
