@@ -42,7 +42,7 @@ class Backlog(Record, frozen=True):
     paused: list[BacklogBucket] = []  # of jobs that are paused, in quarantine or wait for hours
     validating: int = 0  # jobs whose files are read: their items are not known yet
     validating_bytes: int = 0  # of their files, not read yet
-    next_deadline_s: float = 0.0  # the earliest of what may run before its deadline; 0: none
+    next_deadline_s: float = 0.0  # earliest of jobs that may run before their own; 0: none
 
 
 class WakeRequest(Record, frozen=True):
