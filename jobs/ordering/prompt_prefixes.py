@@ -17,6 +17,7 @@ from jobs.ordering.item_order import (
     ITEMS_MIN,
     SAVED_SHARE_MIN,
     FileItems,
+    Ints,
     ItemOrder,
     find_order,
 )
@@ -59,13 +60,23 @@ class FirstPrefixes:
         if not ITEMS_MIN <= len(sizes) <= ITEMS_MAX or sizes.sum() > FILE_BYTES_MAX:
             return False
         prompts = np.minimum(sizes // BYTES_PER_TOKEN, CONTEXT_TOKENS_MAX)
-        savable = np.minimum(prompts, PREFIX_CHARS[-1] // BYTES_PER_TOKEN)
         hashes = np.frombuffer(self._hashes, dtype=np.int64)
-        savable, hashes = savable[hashes != 0], hashes[hashes != 0]
-        _, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        is_repeated = counts[group] > 1
-        saved = int(savable[is_repeated].sum())
+        is_hashed = hashes != 0
+        saved = _savable_tokens(hashes[is_hashed], sizes[is_hashed])
         return saved >= SAVED_SHARE_MIN * max(1, int(prompts.sum()))
+
+
+def _savable_tokens(hashes: Ints, sizes: Ints) -> int:
+    """Return the most prompt tokens that an order saves: in a group all but its longest prompt."""
+    if not len(hashes):
+        return 0
+    order = np.argsort(hashes)
+    hashes, sizes = hashes[order], sizes[order]
+    chars = np.array([0, *PREFIX_CHARS], dtype=np.int64)
+    levels = np.searchsorted(PREFIX_CHARS, sizes - _LINE_OVERHEAD, side="right")
+    tokens = chars[levels] // BYTES_PER_TOKEN
+    starts = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1]))
+    return int(tokens.sum() - np.maximum.reduceat(tokens, starts).sum())
 
 
 class PromptPrefixes:

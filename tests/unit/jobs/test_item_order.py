@@ -123,7 +123,7 @@ def test_the_same_file_has_the_same_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix_count", "may_share"), [(3, True), (60, True), (10_000_000, False)]
+    ("prefix_count", "may_share"), [(3, True), (60, True), (5_000, False), (10_000_000, False)]
 )
 def test_the_shortest_prefixes_bound_what_an_order_saves(
     prefix_count: int, may_share: bool
