@@ -50,7 +50,7 @@ class QuotaShares:
             used=used,
             gpus=gpus_per_replica,
             needed=needed,
-            live=len(signals.live_replicas()),
+            live=len(signals.live_replicas),
             reserved={},
         )
         for name, count in used.items():

@@ -105,7 +105,7 @@ class ScaledPool(ScaledUnit):
         signals = outlook.signals
         history = self.history
         if history is None:
-            history = first_history(now_s, len(signals.live_replicas()))
+            history = first_history(now_s, len(signals.live_replicas))
         if now_s < history.at_s - _CLOCK_BACK_S:
             history = moved_back(history, now_s)
         unavailable = frozenset(self.fleet.unavailable_spot)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from autoscaler.policy.scaling_rules import POOL_REPLICAS_MAX, ReplicaType, ScalingRules
-from autoscaler.policy.signals import ReplicaSignal, ReplicaState, is_standby
+from autoscaler.policy.signals import ReplicaSignal, ReplicaState, standby_of
 
 Offer: TypeAlias = tuple[str, str]
 """GPU type and zone."""
@@ -70,7 +70,7 @@ def plan_additions(
     `unavailable_spot` are offers whose orders failed recently, or whose replicas got a notice.
     """
     chosen = _wake(rules, replicas, count)
-    refill = max(0, standby - (sum(map(is_standby, replicas)) - len(chosen)))
+    refill = max(0, standby - (len(standby_of(replicas)) - len(chosen)))
     ordered = max(0, count - len(chosen))
     usage = _Usage(rules, replicas, ordered + refill, unavailable_spot)
     added, bound = usage.add_up_to(ordered)
@@ -93,6 +93,8 @@ def plan_removals(
     Of equal load, the most expensive goes first, then one of the zone with the most replicas.
     `with_starting`: those that start, of which some may be ordered and not seen, go before all.
     """
+    if count <= 0:
+        return ()
     costs = {one.name: one for one in rules.gpu_types}
     crowd = Counter(one.zone for one in replicas)
     removable = [one for one in replicas if one.state is ReplicaState.WARM and not one.has_suspects]
@@ -108,7 +110,7 @@ def plan_removals(
             one.replica_id,
         )
     )
-    return tuple(one.replica_id for one in removable[: max(0, count)])
+    return tuple(one.replica_id for one in removable[:count])
 
 
 def plan_standby_removals(
@@ -236,7 +238,7 @@ def _wake_order(rules: ScalingRules, replicas: Sequence[ReplicaSignal]) -> list[
     """Return the warm pool: those that sleep before those that start for it, then by cost."""
     types = {one.name: one for one in rules.gpu_types}
     return sorted(
-        (one for one in replicas if is_standby(one)),
+        standby_of(replicas),
         key=lambda one: (
             one.state is not ReplicaState.ASLEEP,
             _cost(rules, types.get(one.gpu_type), one.spot),

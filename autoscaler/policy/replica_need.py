@@ -136,7 +136,7 @@ def replica_rate(
     curves = {one.name: one.tokens_per_s for one in rules.gpu_types}
     first = rules.gpu_types[0].tokens_per_s
     rates = []
-    for one in signals.live_replicas():
+    for one in signals.live_replicas:
         curve = curves.get(one.gpu_type, first)
         is_measured = one.tokens_per_s > 0 and one.state is ReplicaState.WARM
         measured = one.tokens_per_s if is_measured else curve
@@ -147,7 +147,7 @@ def replica_rate(
 def _learned_rate(rules: ScalingRules, signals: PoolSignals, previous: ReplicaNeed | None) -> float:
     measured = [
         min(LEARNED_RATE_MAX, max(LEARNED_RATE_MIN, one.tokens_per_s))
-        for one in signals.live_replicas()
+        for one in signals.live_replicas
         if one.tokens_per_s > 0 and one.state is ReplicaState.WARM
     ]
     if measured:
@@ -185,7 +185,7 @@ def last_work_s(signals: PoolSignals, now_s: float) -> float:
 
     The idle time counts from the last arrival, and not from the end of the time in which it counts.
     """
-    is_serving = any(one.load_tokens > 0 for one in signals.live_replicas())
+    is_serving = any(one.load_tokens > 0 for one in signals.live_replicas)
     if is_serving or _has_work_now(signals):
         return now_s
     return min(now_s, signals.arrivals.last_arrival_s or 0.0)

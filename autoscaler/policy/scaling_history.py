@@ -102,7 +102,7 @@ def current_replicas(history: PoolHistory, signals: PoolSignals, cold_start_s: f
     settle_s = max(_SETTLE_MIN_S, _STARTS * cold_start_s)
     if history.ordered_s is not None and history.at_s - history.ordered_s < settle_s:
         return history.target
-    live = signals.live_replicas()
+    live = signals.live_replicas
     removable = sum(one.state is ReplicaState.WARM and not one.has_suspects for one in live)
     if signals.stale_inputs():
         return max(removable, history.target)

@@ -188,7 +188,7 @@ def _lowered(
     if current > 1:
         # Ceiling of the exact load: one of N leaves its part to N − 1.
         floors.append((math.ceil(peak * current / (current - 1)), "survivors"))
-    is_serving = any(one.load_tokens > 0 for one in signals.live_replicas())
+    is_serving = any(one.load_tokens > 0 for one in signals.live_replicas)
     if desired.replicas == 0 and (is_serving or rested_s < rules.idle_s):
         floors.append((1, "idle"))
     if desired.replicas == 0 and _is_due(signals, history):
@@ -226,7 +226,7 @@ def _carried_out(
     """Return the decision with the replicas to add or remove, and the history after it."""
     rules, signals, bounds = inputs
     assert history.need is not None
-    live, asleep = len(signals.live_replicas()), len(signals.standby_replicas())
+    live, asleep = len(signals.live_replicas), len(signals.standby_replicas)
     standby = min(rules.warm_pool, bounds.max_replicas - aim.replicas)
     additions = plan_additions(
         rules, signals.replicas, aim.replicas - live, unavailable_spot, standby

@@ -5,8 +5,9 @@ Tokens are weighted: an output token counts as `output_weight` prompt tokens, as
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, Literal
 
 from msgspec import Struct, field
@@ -78,7 +79,7 @@ class ArrivalRates(Struct, frozen=True, kw_only=True):
     counted_tokens: float = 0.0  # arrived since `at_s` and not in the means: no time has passed
 
 
-class PoolSignals(Struct, frozen=True, kw_only=True):
+class PoolSignals(Struct, frozen=True, kw_only=True, dict=True):  # `dict` for cached properties
     """What is known of a pool when a decision is made."""
 
     arrivals: ArrivalRates
@@ -98,20 +99,32 @@ class PoolSignals(Struct, frozen=True, kw_only=True):
         """Return the inputs that are older than `STALE_S`."""
         return tuple(name for name in INPUTS if self.age_s.get(name, 0.0) > STALE_S)
 
+    @cached_property
     def live_replicas(self) -> tuple[ReplicaSignal, ...]:
-        """Return the replicas that count as capacity: warm ones and those that start."""
-        counted = ReplicaState.WARM, ReplicaState.STARTING
-        return tuple(one for one in self.replicas if one.state in counted and not is_standby(one))
+        """The replicas that count as capacity: warm ones and those that start."""
+        warm, starting = ReplicaState.WARM, ReplicaState.STARTING
+        return tuple(
+            [
+                one
+                for one in self.replicas
+                if (state := one.state) is warm or (state is starting and not one.standby)
+            ]
+        )
 
+    @cached_property
     def standby_replicas(self) -> tuple[ReplicaSignal, ...]:
-        """Return the replicas of the warm pool: those that sleep and those that start for it."""
-        return tuple(one for one in self.replicas if is_standby(one))
+        """The replicas of the warm pool: those that sleep and those that start for it."""
+        return tuple(standby_of(self.replicas))
 
 
-def is_standby(replica: ReplicaSignal) -> bool:
-    """Return whether a replica is in the warm pool, where it is no capacity."""
-    is_starting = replica.state is ReplicaState.STARTING
-    return replica.state is ReplicaState.ASLEEP or (is_starting and replica.standby)
+def standby_of(replicas: Iterable[ReplicaSignal]) -> list[ReplicaSignal]:
+    """Return the replicas that are in the warm pool, where they are no capacity."""
+    asleep, starting = ReplicaState.ASLEEP, ReplicaState.STARTING
+    return [
+        one
+        for one in replicas
+        if (state := one.state) is asleep or (state is starting and one.standby)
+    ]
 
 
 def advance_arrivals(rates: ArrivalRates, tokens: float, now_s: float) -> ArrivalRates:
