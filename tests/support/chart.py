@@ -23,12 +23,13 @@ RENDERINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "spot": ("spot.yaml",),
     "keda": ("spot.yaml", "keda.yaml"),
     "kueue": ("spot.yaml", "kueue.yaml"),
+    "warm": ("spot.yaml", "warm.yaml"),
     "region_eu": ("spot.yaml", "region_eu.yaml"),
     "region_us": ("spot.yaml", "region_us.yaml"),
 }
 """The values files of each rendering, in the order of `helm template --values`."""
 
-BESIDE_SPOT: Final = frozenset({"keda", "kueue"})
+BESIDE_SPOT: Final = frozenset({"keda", "kueue", "warm"})
 """Renderings of which only what differs from `spot` is kept. They only add and change objects."""
 
 APPLIED_APART: Final = ("karpenter_nodepools.yaml", "kueue_queues.yaml")

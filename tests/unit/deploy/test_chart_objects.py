@@ -51,6 +51,7 @@ def test_every_role_is_installed_and_each_variant_of_a_pool() -> None:
         "millrace-chat-8b-h100",
         "millrace-chat-8b-h100-spot",
         "millrace-chat-8b-l4",
+        "millrace-chat-8b-l4-spot",
         "millrace-embed-small-l4",
         "millrace-embed-small-l4-spot",
     }
@@ -116,7 +117,8 @@ def test_no_pod_has_rights_that_it_does_not_need(name: str) -> None:
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["runAsUser"] == 10001
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod["automountServiceAccountToken"] is (role_of(one) == "autoscaler")
+        calls_kubernetes = role_of(one) == "autoscaler" and name != "keda"
+        assert pod["automountServiceAccountToken"] is calls_kubernetes
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
         for container in containers(one):
             context = container["securityContext"]
@@ -133,23 +135,54 @@ def test_kubernetes_adds_no_variables_that_a_role_refuses(name: str) -> None:
         assert one["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
-def test_only_the_autoscaler_has_a_role_and_only_for_its_pools() -> None:
-    (role,) = of_kind("spot", "Role").values()
-    (binding,) = of_kind("spot", "RoleBinding").values()
-    pools = [n for n, d in of_kind("spot", "Deployment").items() if role_of(d) == "gpu-consumer"]
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [("spot", []), ("warm", ["millrace-api", "millrace-batcher-bulk", "millrace-results-writer"])],
+)
+def test_only_the_autoscaler_has_a_role_for_what_it_scales(name: str, roles: list[str]) -> None:
+    """The calls are those of `autoscaler/actuators/kubernetes`; `observe` changes nothing."""
+    (role,) = of_kind(name, "Role").values()
+    (binding,) = of_kind(name, "RoleBinding").values()
+    found = of_kind(name, "Deployment")
+    scaled = sorted(roles + [n for n, d in found.items() if role_of(d) == "gpu-consumer"])
 
     assert [s["name"] for s in binding["subjects"]] == ["millrace-autoscaler"]
     assert [
         (*r["resources"], sorted(r.get("resourceNames", [])), r["verbs"]) for r in role["rules"]
     ] == [
         ("deployments", [], ["list"]),
-        ("deployments", sorted(pools), ["get", "patch"]),
-        ("deployments/scale", sorted(pools), ["get", "patch", "update"]),
-        ("pods", [], ["get", "list", "patch"]),
+        ("deployments", scaled, ["patch"]),
+        ("deployments/scale", scaled, ["update"]),
+        ("pods", [], ["list", "patch"]),
         ("horizontalpodautoscalers", [], ["list"]),
         ("scaledobjects", [], ["list"]),
     ]
-    assert of_kind("spot", "ClusterRole") == of_kind("minimal", "Role") == {}
+    assert set(scaled) <= found.keys()
+    assert of_kind(name, "ClusterRole") == of_kind("minimal", "Role") == {}
+
+
+def test_an_autoscaler_that_calls_no_api_server_has_no_token_and_no_way_to_it() -> None:
+    account = of_kind("keda", "ServiceAccount")["millrace-autoscaler"]
+    policy = of_kind("keda", "NetworkPolicy")["millrace-autoscaler"]
+
+    assert account["automountServiceAccountToken"] is False
+    assert [rule["ports"][0]["port"] for rule in policy["spec"]["egress"]] == [9093]
+
+
+def test_all_replicas_of_a_warm_pool_start_in_standby_and_no_others() -> None:
+    found = of_kind("warm", "Deployment")
+    standby = {
+        n
+        for n, d in found.items()
+        for c in containers(d)
+        if env_of(c).get("MILLRACE_GPU_STANDBY", {}).get("value") == "true"
+    }
+    text = of_kind("warm", "ConfigMap")["millrace-policies"]["data"]["scaling.toml"]
+    policies = read_policies(text.encode(), "scaling.toml")
+
+    assert policies.policy_of("chat-8b").warm_replicas == 2
+    assert standby == {n for n in found if n.startswith("millrace-chat-8b-")}
+    assert len(standby) == 4
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
@@ -214,7 +247,8 @@ def test_a_role_reaches_what_it_uses_and_nothing_else(name: str) -> None:
         further = [rule["ports"] for rule in own["spec"]["egress"]]
         assert further[: len(expected)] == expected
         role = role_of(one)
-        assert (len(further) > len(expected)) is (role in {"autoscaler", "webhooks"}), role
+        elsewhere = {"webhooks"} if name == "keda" else {"autoscaler", "webhooks"}
+        assert (len(further) > len(expected)) is (role in elsewhere), role
         sources = [rule["ports"][0]["port"] for rule in own["spec"].get("ingress", [])]
         assert set(sources) <= {
             9100,
@@ -235,15 +269,25 @@ def test_webhooks_reach_no_private_address() -> None:
         } <= set(peer["ipBlock"]["except"])
 
 
+@pytest.mark.parametrize("name", RENDERINGS)
+def test_pods_are_not_replaced_because_a_version_changed_and_nothing_else(name: str) -> None:
+    """A model takes minutes to load: the labels of a pod have no version of the chart."""
+    for one in workloads(name):
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert not {"helm.sh/chart", "app.kubernetes.io/version"} & labels.keys()
+        selector = one["spec"].get("selector", {}).get("matchLabels", {})
+        assert selector.items() <= labels.items()
+
+
 def test_online_work_comes_before_bulk_work() -> None:
     classes = of_kind("spot", "PriorityClass")
     found = of_kind("spot", "Deployment")
 
-    assert classes["millrace-online"]["value"] > classes["millrace-bulk"]["value"]
-    assert classes["millrace-bulk"]["preemptionPolicy"] == "Never"
+    assert classes["millrace-millrace-online"]["value"] > classes["millrace-millrace-bulk"]["value"]
+    assert classes["millrace-millrace-bulk"]["preemptionPolicy"] == "Never"
     named = {n: d["spec"]["template"]["spec"]["priorityClassName"] for n, d in found.items()}
-    assert named["millrace-api"] == named["millrace-chat-8b-h100"] == "millrace-online"
-    assert named["millrace-intake"] == named["millrace-embed-small-l4"] == "millrace-bulk"
+    assert named["millrace-api"] == named["millrace-chat-8b-h100"] == "millrace-millrace-online"
+    assert named["millrace-intake"] == named["millrace-embed-small-l4"] == "millrace-millrace-bulk"
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
@@ -297,6 +341,9 @@ def test_an_hpa_adds_no_dead_band_to_what_the_autoscaler_decides() -> None:
     for name, one in found.items():
         assert one["spec"]["scaleTargetRef"]["name"] == name
         behavior = one["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        (trigger,) = one["spec"]["triggers"]
+        # The scaler would count replicas of the zone "" alone.
+        assert trigger["metadata"].get("zone") != ""
         for direction in ("scaleUp", "scaleDown"):
             assert behavior[direction]["tolerance"] == "0"
             assert behavior[direction]["stabilizationWindowSeconds"] == 0

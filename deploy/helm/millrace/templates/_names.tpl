@@ -4,13 +4,11 @@
 
 {{/* First part of every name; `release` of the actuator `kubernetes`. */}}
 {{- define "millrace.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride -}}
-{{- else if contains (include "millrace.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name (include "millrace.name" .) | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
+{{- $name := printf "%s-%s" .Release.Name (include "millrace.name" .) -}}
+{{- if contains (include "millrace.name" .) .Release.Name }}{{ $name = .Release.Name }}{{ end -}}
+{{- $name = default $name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $name) }}{{ fail (printf "the name %s of a Service begins with a letter and has no dot: set fullnameOverride" $name) }}{{ end -}}
+{{- $name -}}
 {{- end }}
 
 {{/* A role's name as `millrace run` takes it, from its key in the values. */}}
@@ -19,33 +17,50 @@
 {{- end }}
 
 {{- define "millrace.selector" -}}
-app.kubernetes.io/name: {{ include "millrace.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "millrace.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .component }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 
 {{- define "millrace.labels" -}}
-{{ include "millrace.selector" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{ include "millrace.podLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | quote }}
+{{- end }}
+
+{{/* Labels of pods: without versions, which would replace pods that are the same but for them. */}}
+{{- define "millrace.podLabels" -}}
+{{ include "millrace.selector" . }}
 {{- with .root.Values.labels }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
 
-{{/* metadata of an object: root, suffix of the name, component. */}}
+{{/*
+metadata of an object: root, component; suffix of the name or the whole `name`, further `labels` and
+`annotations` (maps), whether it is `clusterScoped`.
+*/}}
 {{- define "millrace.metadata" -}}
-name: {{ include "millrace.fullname" .root }}{{ with .suffix }}-{{ . }}{{ end }}
-namespace: {{ .root.Release.Namespace }}
+{{- $name := include "millrace.fullname" .root -}}
+{{- with .suffix }}{{ $name = printf "%s-%s" $name . }}{{ end -}}
+name: {{ default $name .name | quote }}
+{{- if not .clusterScoped }}
+namespace: {{ .root.Release.Namespace | quote }}
+{{- end }}
 labels:
-  {{- include "millrace.labels" . | nindent 2 }}
-{{- with .root.Values.annotations }}
+  {{- mustMergeOverwrite (dict) (include "millrace.labels" . | fromYaml) (default dict .labels) | toYaml | nindent 2 }}
+{{- with mustMergeOverwrite (dict) .root.Values.annotations (default dict .annotations) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* Of the whole cluster, so with the namespace: releases of one name in two namespaces are two. */}}
+{{- define "millrace.priorityClass" -}}
+{{- printf "%s-%s-%s" .root.Release.Namespace (include "millrace.fullname" .root) .class -}}
 {{- end }}
 
 {{- define "millrace.image" -}}

@@ -12,7 +12,7 @@ enableServiceLinks: false
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -84,7 +84,7 @@ livenessProbe:
 {{- with .root.Values.kafka.caSecret }}
 {{- if .name }}
 - name: kafka-ca
-  secret: {secretName: {{ .name }}, items: [{key: {{ .key }}, path: ca.crt}]}
+  secret: {secretName: {{ .name | quote }}, items: [{key: {{ .key | quote }}, path: ca.crt}]}
 {{- end }}
 {{- end }}
 {{- end }}
