@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -21,11 +21,31 @@ from tests.support.chart import (
     golden,
     kept_text,
     key_of,
+    objects,
     schema_folder,
     values,
 )
 
 SPOT = EXAMPLES / "spot.yaml"
+POLICIES = values("spot.yaml")["autoscaler"]["policies"]
+
+
+OUTSIDE: Final[dict[str, Any]] = {"autoscaler": {"enabled": False}}
+"""Without an autoscaler, so that no policy counts."""
+
+
+def pool(gpu_type: str) -> dict[str, Any]:
+    """Return a pool with one variant."""
+    return {
+        "engine": {"kind": "simulated", "modelName": "m"},
+        "variants": [{"gpuType": gpu_type}],
+    }
+
+
+def policies(old: str, new: str) -> dict[str, Any]:
+    """Return values whose scaling policies are those of `spot.yaml` with another text."""
+    assert old in POLICIES
+    return {"autoscaler": {"policies": POLICIES.replace(old, new, 1)}}
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
@@ -120,27 +140,59 @@ def test_the_rule_of_a_release_holds_the_alerts() -> None:
         ({"roles": {"api": {"env": {"MILLRACE_KAFKA_SASL_PASSWORD": "x"}}}}, "PASSWORD"),
         (
             {
+                **OUTSIDE,
                 "pools": {
                     "x": {
                         **values("spot.yaml")["pools"]["chat-8b"],
                         "variants": [{"gpuType": "b200"}],
                     }
-                }
+                },
             },
             "gpuTypes has no b200",
         ),
         ({"trustedKeys": {"configMap": ""}}, "vllm needs trustedKeys.configMap"),
         (
-            {"pools": {"embed-small": values("spot.yaml")["pools"]["embed.small"]}},
+            {**OUTSIDE, "pools": {"embed-small": values("spot.yaml")["pools"]["embed.small"]}},
             "has the name millrace-embed-small-l4",
         ),
         ({"autoscaler": {"policies": ""}}, "the text of a scaling policy file"),
         (
             {
+                **OUTSIDE,
                 "fullnameOverride": "a" * 40,
                 "pools": {"p" * 30: values("spot.yaml")["pools"]["chat-8b"]},
             },
             "more than 63 characters",
+        ),
+        (
+            {**OUTSIDE, "gpuTypes": {"bulk": {}}, "pools": {"batcher": pool("bulk")}},
+            "a role has the name millrace-batcher-bulk",
+        ),
+        (
+            {
+                "gpuTypes": {"bulk": {}, "none": {}},
+                **OUTSIDE,
+                "pools": {
+                    "a.b": {**pool("bulk"), "egress": [{"ports": [443]}]},
+                    "a-b": {**pool("none"), "egress": [{"ports": [443]}]},
+                },
+            },
+            "has this name but for . and _",
+        ),
+        ({"fullnameOverride": "1a"}, "fullnameOverride"),
+        (
+            {"labels": {"app.kubernetes.io/name": "x"}},
+            "invalid propertyName 'app.kubernetes.io/name'",
+        ),
+        ({"kafka": {"replicationFactor": 1}}, "minInsyncReplicas is above replicationFactor"),
+        ({"priorityClasses": {"bulkValue": 100_000}}, "onlineValue is not above bulkValue"),
+        (
+            {"roles": {"api": {"env": {"MILLRACE_KAFKA_GROUP_PROTOCOL": "consumer"}}}},
+            "roles.api: MILLRACE_KAFKA_GROUP_PROTOCOL is set twice",
+        ),
+        (
+            {"pools": {"chat-8b": {"env": {"MILLRACE_GPU_POOL": "x"}}}},
+            "pools.chat-8b: MILLRACE_GPU_POOL is set twice",
         ),
     ],
 )
@@ -151,6 +203,207 @@ def test_helm_refuses_values(over: dict[str, Any], message: str, tmp_path: Path)
 
     assert done.returncode != 0
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        (policies("[actuators", "[actuators\n"), "autoscaler.policies: toml:"),
+        (
+            policies("[pools.chat-8b]", "[pools.chat-8b]\nwarm_replicas = 1"),
+            "pools.chat-8b: warm_replicas of its scaling policy needs pools.chat-8b.standby: true",
+        ),
+        (
+            # A pattern, and the number of the defaults.
+            policies('[pools."embed.small"]', '[defaults]\nwarm_replicas = 1\n[pools."embed*"]'),
+            "warm_replicas of its scaling policy needs",
+        ),
+        (
+            policies('release = "millrace"', "standby = true"),
+            "pools.chat-8b: standby is false here and true in actuators.cluster",
+        ),
+        (
+            {"pools": {"chat-8b": {"standby": True}}},
+            "pools.chat-8b: standby is true here and false in actuators.cluster",
+        ),
+        (
+            policies('release = "millrace"', 'release = "other"'),
+            'actuators.cluster needs release = "millrace"',
+        ),
+        (
+            policies('kind = "kubernetes"\nrelease = "millrace"', 'kind = "embedded"'),
+            "is of kind embedded",
+        ),
+        (
+            policies('kind = "kubernetes"\nrelease = "millrace"', 'kind = "keda"'),
+            "needs autoscaler.keda.enabled",
+        ),
+        (
+            policies("replicas_min = 1", 'actuator = "gone"'),
+            "pools.chat-8b: autoscaler.policies has no table actuators.gone",
+        ),
+        (
+            policies('gpu_types = ["h100", "l4"]', ""),
+            "pools.chat-8b: its scaling policy needs gpu_types",
+        ),
+        (
+            {"pools": {"chat-8b": {"variants": [{"gpuType": "l4"}]}}},
+            'that no variant has: gpuType h100, spot false, zone ""',
+        ),
+        (
+            {"pools": {"embed.small": {"variants": [{"gpuType": "l4"}]}}},
+            'that no variant has: gpuType l4, spot true, zone ""',
+        ),
+        (
+            policies('release = "millrace"', "per_zone = true")
+            | {"pools": {"embed.small": {"variants": [{"gpuType": "l4", "zone": "a"}]}}},
+            "pools.embed.small: its scaling policy may order a replica that no variant has",
+        ),
+    ],
+)
+def test_helm_refuses_policies_that_these_deployments_cannot_follow(
+    over: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "over.yaml"
+    file.write_text(yaml.safe_dump(over))
+    done = template([SPOT, file])
+
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {**OUTSIDE, "pools": {"chat-8b": {"standby": True}}},
+        policies('kind = "kubernetes"\nrelease', 'kind = "kubernetes"\nnamespace = "a"\nrelease'),
+        policies('kind = "kubernetes"\nrelease = "millrace"', 'kind = "command"\ncommand = ["/x"]'),
+        policies('[pools.chat-8b]\nmode = "active"', '[pools.chat-8b]\nmode = "observe"'),
+    ],
+)
+def test_policies_for_other_places_are_not_checked(over: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "over.yaml"
+    file.write_text(yaml.safe_dump(over))
+    done = template([SPOT, file])
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_role_that_keda_scales_has_a_scaled_object(tmp_path: Path) -> None:
+    text = values("keda.yaml")["autoscaler"]["policies"]
+    table = "\n[roles.batcher]\ntarget_per_s = 300\nreplicas_min = 2\nreplicas_max = 16\n"
+    file = tmp_path / "over.yaml"
+    file.write_text(yaml.safe_dump({"autoscaler": {"policies": text + table}}))
+    done = template([SPOT, EXAMPLES / "keda.yaml", file])
+
+    assert done.returncode == 0, done.stderr
+    (spec,) = [
+        one["spec"]
+        for one in objects(done.stdout)
+        if key_of(one) == ("ScaledObject", "millrace-batcher-bulk")
+    ]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (2, 16)
+    assert spec["scaleTargetRef"] == {"name": "millrace-batcher-bulk"}
+    assert spec["triggers"][0]["metadata"] == {
+        "pool": "role:batcher",
+        "scalerAddress": "millrace-autoscaler.millrace.svc:9095",
+    }
+
+
+def test_names_that_look_like_numbers_stay_text(schemas: Path) -> None:
+    """YAML reads 123, true, null and 1.5 without quotes as something else than text."""
+    file = schemas / "over.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "fullnameOverride": "null",
+                "nameOverride": "123",
+                "region": "1",
+                "labels": {"team": "true"},
+                "annotations": {"note": "1"},
+                "image": {
+                    "pullSecrets": ["1.5"],
+                    "controlPlane": {"repository": "12", "tag": "30"},
+                },
+                "secrets": {
+                    "kafka": {"api": {"name": "1", "usernameKey": "2", "passwordKey": "null"}},
+                    "database": {"api": {"name": "true", "key": "0x1"}},
+                    "objectStore": {"name": "8", "accessKeyKey": "9", "secretKeyKey": "10"},
+                    "webhooks": {"name": "12", "key": "1"},
+                },
+                "trustedKeys": {"configMap": "77", "key": "1"},
+                "kafka": {"caSecret": {"name": "5", "key": "6"}},
+                "monitoring": {"podMonitor": {"labels": {"team": "1"}}},
+                "networkPolicies": {"prometheusNamespace": "9", "dns": {"namespace": "8"}},
+                "pools": {
+                    "chat-8b": {
+                        "queue": "3",
+                        "runtimeClassName": "4",
+                        "weightCache": {"storageClass": "1"},
+                        "shmSize": "1",
+                    }
+                },
+                **policies('release = "millrace"', 'release = "null"'),
+            }
+        )
+    )
+    done = run(
+        "helm", "template", "1", CHART, "--namespace", "12", "--values", SPOT, "--values", file
+    )
+    assert done.returncode == 0, done.stderr
+    checked = conform(schemas / VERSIONS[-1], done.stdout)
+
+    assert checked.returncode == 0, checked.stdout
+    monitor = next(one for one in objects(done.stdout) if one["kind"] == "PodMonitor")
+    assert monitor["metadata"]["labels"]["team"] == "1"  # its own, and once
+
+
+def test_a_grace_of_zero_is_zero(tmp_path: Path) -> None:
+    file = tmp_path / "over.yaml"
+    file.write_text(yaml.safe_dump({"pools": {"chat-8b": {"shutdownGraceS": 0}}}))
+    done = template([SPOT, file], "--show-only", "templates/pools.yaml")
+    found = {key_of(one): one for one in objects(done.stdout)}
+    pod = found["Deployment", "millrace-chat-8b-l4"]["spec"]["template"]["spec"]
+
+    env = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
+    assert env["MILLRACE_GPU_SHUTDOWN_GRACE_S"] == "0"
+    assert pod["terminationGracePeriodSeconds"] == 20
+
+
+def test_every_object_has_the_labels_and_annotations_of_the_values(tmp_path: Path) -> None:
+    file = tmp_path / "over.yaml"
+    over = {
+        "labels": {"team": "ml"},
+        "annotations": {"owner": "ml"},
+        "api": {"service": {"annotations": {"lb": "internal"}}},
+        "pools": {"chat-8b": {"egress": [{"ports": [443]}]}},
+    }
+    file.write_text(yaml.safe_dump(over))
+    done = template([SPOT, EXAMPLES / "keda.yaml", file])
+    assert done.returncode == 0, done.stderr
+    for one in objects(done.stdout):
+        assert one["metadata"]["labels"]["team"] == "ml", key_of(one)
+        assert one["metadata"]["annotations"]["owner"] == "ml", key_of(one)
+        if one["kind"] == "Job":
+            assert one["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+        if key_of(one) == ("Service", "millrace-api"):
+            assert one["metadata"]["annotations"]["lb"] == "internal"
+
+
+def test_an_actuator_of_kind_webhook_has_its_secret_and_its_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "over.yaml"
+    out = {"to": [{"ipBlock": {"cidr": "10.9.0.0/24"}}], "ports": [8443]}
+    file.write_text(yaml.safe_dump({"autoscaler": {"secret": "scaler", "egress": [out]}}))
+    done = template([SPOT, file])
+    assert done.returncode == 0, done.stderr
+    found = {key_of(one): one for one in objects(done.stdout)}
+    pod = found["Deployment", "millrace-autoscaler"]["spec"]["template"]["spec"]
+
+    assert {"name": "actuators", "secret": {"secretName": "scaler"}} in pod["volumes"]
+    mounts = pod["containers"][0]["volumeMounts"]
+    assert {"name": "actuators", "mountPath": "/etc/millrace/actuators", "readOnly": True} in mounts
+    rules = found["NetworkPolicy", "millrace-autoscaler"]["spec"]["egress"]
+    assert rules[-1] == {"to": out["to"], "ports": [{"port": 8443, "protocol": "TCP"}]}
 
 
 def test_a_value_is_never_read_as_yaml_or_as_a_template(tmp_path: Path) -> None:

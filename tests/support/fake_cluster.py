@@ -13,7 +13,9 @@ import yaml  # type: ignore[import-untyped]
 _DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/millrace/deployments"
 
 
-def deployment(name: str, replicas: int, managers: Mapping[tuple[str, str], bool]) -> dict[str, Any]:
+def deployment(
+    name: str, replicas: int, managers: Mapping[tuple[str, str], bool]
+) -> dict[str, Any]:
     """Return a Deployment. `managers`: (manager, operation) and whether it owns `replicas`."""
     return {
         "apiVersion": "apps/v1",
@@ -81,7 +83,12 @@ def cluster(
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer = answers.get(self.path.partition("?")[0])
-            found = answer or {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
+            found = answer or {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "reason": "NotFound",
+                "code": 404,
+            }
             body = json.dumps(found).encode()
             self.send_response(200 if answer else 404)
             self.send_header("content-type", "application/json")
@@ -102,7 +109,10 @@ def cluster(
                 "kind": "Config",
                 "current-context": "test",
                 "clusters": [
-                    {"name": "test", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+                    {
+                        "name": "test",
+                        "cluster": {"server": f"http://127.0.0.1:{server.server_port}"},
+                    }
                 ],
                 "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
                 "users": [{"name": "test", "user": {}}],

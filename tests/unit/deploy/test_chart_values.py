@@ -108,6 +108,28 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
         {"podDisruptionBudgets": {"poolsMaxUnavailable": "101%"}},
         "$.podDisruptionBudgets.poolsMaxUnavailable",
     ),
+    "standby as text": (
+        {"pools": {"chat-8b": {"standby": "true"}}},
+        "$.pools['chat-8b'].standby",
+    ),
+    "standby of one variant, where the pool has it": (
+        {"pools": {"x": {**POOL, "variants": [{"gpuType": "l4", "standby": True}]}}},
+        "$.pools.x.variants[0]",
+    ),
+    "another scaler as text": (
+        {"roles": {"api": {"externallyScaled": "yes"}}},
+        "$.roles.api.externallyScaled",
+    ),
+    "a label that the chart sets": ({"labels": {"helm.sh/chart": "x"}}, "$.labels"),
+    "a label of the actuator": (
+        {"monitoring": {"rules": {"labels": {"millrace.dev/pool": "x"}}}},
+        "$.monitoring.rules.labels",
+    ),
+    "a name that no Service may have": ({"fullnameOverride": "1a"}, "$.fullnameOverride"),
+    "an unknown way out of the autoscaler": (
+        {"autoscaler": {"egress": [{"ports": [443], "too": []}]}},
+        "$.autoscaler.egress[0]",
+    ),
     "a digest that is none": (
         {"image": {"controlPlane": {"digest": "latest"}}},
         "$.image.controlPlane.digest",
