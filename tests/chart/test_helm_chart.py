@@ -310,6 +310,21 @@ def test_a_role_that_keda_scales_has_a_scaled_object(tmp_path: Path) -> None:
     }
 
 
+def test_keda_may_start_as_many_replicas_as_any_hour_of_the_policy(tmp_path: Path) -> None:
+    text = values("keda.yaml")["autoscaler"]["policies"]
+    hours = '\n[[defaults.schedule]]\nhours = "Mon-Fri 08:00-18:00 UTC"\nreplicas_max = 250\n'
+    variants = [{"gpuType": "l4"}, {"gpuType": "l4", "spot": True, "replicasMax": 3}]
+    over = {"autoscaler": {"policies": text + hours}, "pools": {"chat-8b": {"variants": variants}}}
+    file = tmp_path / "over.yaml"
+    file.write_text(yaml.safe_dump(over))
+    done = template([SPOT, EXAMPLES / "keda.yaml", file])
+    found = {key_of(one): one for one in objects(done.stdout)}
+
+    names = ("millrace-chat-8b-l4", "millrace-chat-8b-l4-spot")
+    most = [found["ScaledObject", name]["spec"]["maxReplicaCount"] for name in names]
+    assert most == [250, 3]
+
+
 def test_names_that_look_like_numbers_stay_text(schemas: Path) -> None:
     """YAML reads 123, true, null and 1.5 without quotes as something else than text."""
     file = schemas / "over.yaml"

@@ -46,10 +46,11 @@ def replicas(
     [
         # Another one owns the number: Helm would be in conflict once it changes.
         ({APPLIED: False, SCALER: True}, None),
+        ({APPLIED: True, SCALER: True}, None),
         # Nobody has scaled it yet, or Helm merges: without the field it would become 1.
         ({APPLIED: True}, 7),
-        ({APPLIED: True, SCALER: True}, 7),
         ({MERGED: False, SCALER: True}, 7),
+        ({MERGED: True}, 7),
     ],
 )
 def test_the_number_that_runs_is_kept(

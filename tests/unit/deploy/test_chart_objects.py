@@ -342,6 +342,7 @@ def test_an_hpa_adds_no_dead_band_to_what_the_autoscaler_decides() -> None:
         assert one["spec"]["scaleTargetRef"]["name"] == name
         behavior = one["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
         (trigger,) = one["spec"]["triggers"]
+        assert one["spec"]["maxReplicaCount"] == 8  # replicas_max of the policy
         # The scaler would count replicas of the zone "" alone.
         assert trigger["metadata"].get("zone") != ""
         for direction in ("scaleUp", "scaleDown"):

@@ -82,7 +82,9 @@ Pools and roles (by their keys in the values) that have a scaling policy, as JSO
 {{- $policy := include "millrace.scaling.policy" (dict "file" $file "pool" $pool) | fromJson -}}
 {{- $actuator := include "millrace.scaling.actuator" (dict "root" $ "file" $file "policy" $policy "where" (printf "pools.%s" $pool)) | fromJson -}}
 {{- if has $actuator.kind (list "kubernetes" "keda") }}{{ include "millrace.scaling.check" (dict "pool" $pool "spec" $spec "file" $file "policy" $policy "actuator" $actuator) }}{{ end -}}
-{{- $_ := set $pools $pool $actuator -}}
+{{- $most := default 10 $policy.replicas_max -}}
+{{- range $policy.schedule }}{{ $most = max $most (default 0 .replicas_max) }}{{ end -}}
+{{- $_ := set $pools $pool (merge (dict "most" $most) $actuator) -}}
 {{- end -}}
 {{- $keys := dict "api" "api" "intake" "intake" "batcher" "batcherBulk" "results-writer" "resultsWriter" -}}
 {{- range $role, $policy := default dict $file.roles -}}
@@ -97,22 +99,25 @@ Pools and roles (by their keys in the values) that have a scaling policy, as JSO
 
 {{/*
 The field `replicas` of a Deployment: root, name, replicas, keep (another scaler changes the number).
-A number that runs is kept. It is left out once Helm applies the other fields and owns this one no
-more: what is read here may be old when it is applied, after the migration. Where Helm still owns the
-field, or merges as Helm 3 did, leaving it out would set it to 1.
+A number that runs is kept. It is left out where another manager owns the field and Helm applies on
+the server: what is read here may be old when it is applied, after the migration, and then be in
+conflict. Where Helm alone owns the field, or merges as Helm 3 did, leaving it out would set it to 1.
 */}}
 {{- define "millrace.replicas" -}}
 {{- $replicas := .replicas -}}
-{{- $isOwned := true -}}
+{{- $isApplied := false -}}
+{{- $isShared := false -}}
 {{- if .keep -}}
 {{- with lookup "apps/v1" "Deployment" .root.Release.Namespace .name -}}
 {{- $replicas = .spec.replicas -}}
 {{- range .metadata.managedFields -}}
-{{- if and (hasPrefix "helm" .manager) (eq .operation "Apply") (kindIs "string" (dig "f:spec" "f:replicas" "" .fieldsV1)) }}{{ $isOwned = false }}{{ end -}}
+{{- $isHelm := hasPrefix "helm" .manager -}}
+{{- if and $isHelm (eq .operation "Apply") }}{{ $isApplied = true }}{{ end -}}
+{{- if and (not $isHelm) (kindIs "map" (dig "f:spec" "f:replicas" "" .fieldsV1)) }}{{ $isShared = true }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if $isOwned }}replicas: {{ int $replicas }}{{ end -}}
+{{- if not (and $isApplied $isShared) }}replicas: {{ int $replicas }}{{ end -}}
 {{- end }}
 
 {{/* A ScaledObject: root, name, component, labels, target (metadata of the trigger), fewest, most. */}}
