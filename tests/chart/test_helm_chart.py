@@ -373,6 +373,32 @@ def test_names_that_look_like_numbers_stay_text(schemas: Path) -> None:
     assert monitor["metadata"]["labels"]["team"] == "1"  # its own, and once
 
 
+def test_values_that_may_be_removed_leave_nothing_behind(schemas: Path) -> None:
+    file = schemas / "removed.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "roles": {"api": {"resources": None, "preStopSleepS": None}},
+                "migration": {"resources": None},
+                "secrets": {"objectStore": None},
+                "serviceAccounts": {"annotations": None},
+                "api": {"service": {"annotations": None}},
+                "monitoring": {"podMonitor": {"labels": None}, "rules": {"labels": None}},
+                "networkPolicies": {
+                    "dns": {"podLabels": None, "cidrs": None},
+                    "kafka": {"to": None},
+                },
+            }
+        )
+    )
+    done = template([SPOT, file])
+    assert done.returncode == 0, done.stderr
+    checked = conform(schemas / VERSIONS[-1], done.stdout)
+
+    assert checked.returncode == 0, checked.stdout
+    assert "nil>" not in done.stdout
+
+
 def test_a_grace_of_zero_is_zero(tmp_path: Path) -> None:
     file = tmp_path / "over.yaml"
     file.write_text(yaml.safe_dump({"pools": {"chat-8b": {"shutdownGraceS": 0}}}))

@@ -1,6 +1,9 @@
 """Goal: the chart's schema takes the examples and refuses what would install something else."""
 
+import copy
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -142,6 +145,36 @@ def test_the_schema_refuses(name: str) -> None:
     over, path = HOSTILE[name]
 
     assert path in problems(over)
+
+
+REMOVABLE = re.compile(
+    r"\$\.secrets\.objectStore|.*\.(resources|requests|limits|cpu|memory|preStopSleepS|podLabels"
+    r"|k8s-app|cidrs|to|annotations|labels)"
+)
+"""Values that may be removed (null in a file): templates leave out what they are for."""
+
+
+def test_a_value_that_is_removed_is_refused_and_no_template_meets_none() -> None:
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+
+    def paths(part: dict[str, Any], where: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for name, value in part.items():
+            yield (*where, name)
+            if isinstance(value, dict):
+                yield from paths(value, (*where, name))
+
+    seen = 0
+    for path in paths(all_values(), ()):
+        found = copy.deepcopy(BASE)
+        owner = found
+        for name in path[:-1]:
+            owner = owner[name]
+        del owner[path[-1]]
+        seen += 1
+        is_required = path[0] in {"labels", "annotations"}
+        is_removable = not is_required and REMOVABLE.fullmatch("$." + ".".join(path))
+        assert validator.is_valid(found) is bool(is_removable), path
+    assert seen > 150
 
 
 def test_every_value_has_a_description_and_no_object_takes_unknown_keys() -> None:
