@@ -48,6 +48,14 @@ def values(name: str) -> dict[str, Any]:
     return found
 
 
+def spot_policies(old: str, new: str) -> dict[str, Any]:
+    """Return values with the scaling policies of `spot.yaml`, one text of them replaced."""
+    kept: str = values("spot.yaml")["autoscaler"]["policies"]
+    if old not in kept:
+        raise ValueError(old)
+    return {"autoscaler": {"policies": kept.replace(old, new, 1)}}
+
+
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as Helm merges them: maps by key, all else is replaced."""
     found = copy.deepcopy(dict(base))
