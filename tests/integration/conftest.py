@@ -8,6 +8,7 @@ from pydantic import SecretStr
 
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
+from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import SHARED_TOPICS
@@ -39,6 +40,8 @@ def database(database_url: str) -> DatabaseSettings:
 def engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
     engine = create_engine(database, application_name="test")
     yield engine
+    # A cancelled task may leave its transaction to a thread. Its connection would stay open.
+    until(lambda: not isinstance(engine.pool, sa.QueuePool) or not engine.pool.checkedout())
     engine.dispose()
 
 
