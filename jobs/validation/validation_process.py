@@ -103,6 +103,7 @@ class ValidationProcess:
                 match self._receive(raise_if_stopped):
                     case ReadBlock() as request:
                         self._send(files.read(request))
+                        files.read_ahead()  # while the process parses
                     case FindModelByName(name):
                         self._send(find_model(name))
                     case MillraceError() as failure:
@@ -185,12 +186,20 @@ class _OpenFile:
     def __init__(self, read_file: ReadFile) -> None:
         self._read_file = read_file
         self._blocks: Iterator[bytes] = iter(())
+        self._next: bytes | None = None  # read ahead
 
     def read(self, request: ReadBlock) -> bytes:
         if request.is_first:
             self.close()
-            self._blocks = iter(self._read_file(request.file_number))
-        return next(self._blocks, b"")
+            self._blocks, self._next = iter(self._read_file(request.file_number)), None
+        if self._next is None:
+            self.read_ahead()
+        block, self._next = self._next, None
+        return block or b""
+
+    def read_ahead(self) -> None:
+        """Read the block that the process will ask for next."""
+        self._next = next(self._blocks, b"")
 
     def close(self) -> None:
         """Close a file of which the process did not read the end."""
