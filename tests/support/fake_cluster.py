@@ -51,6 +51,47 @@ def cluster(
 
     `kinds` are the versions and kinds of objects that Helm renders: it looks up where they belong.
     """
+    answers = _answers(kinds, deployments)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.get(self.path.partition("?")[0])
+            found = answer or {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "reason": "NotFound",
+                "code": 404,
+            }
+            body = json.dumps(found).encode()
+            self.send_response(200 if answer else 404)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    config = folder / "kubeconfig"
+    config.write_text(yaml.safe_dump(_kubeconfig(server.server_port)))
+    try:
+        yield config
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _group_version(version: str) -> dict[str, str]:
+    return {"groupVersion": version, "version": version.partition("/")[2]}
+
+
+def _answers(
+    kinds: Iterable[tuple[str, str]], deployments: Iterable[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the answer to each path."""
     versions: dict[str, list[dict[str, Any]]] = {"apps/v1": []}
     for version, kind in sorted(set(kinds)):
         resource = {
@@ -79,53 +120,15 @@ def cluster(
         }
     for one in deployments:
         answers[f"{_DEPLOYMENTS}/{one['metadata']['name']}"] = one
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer = answers.get(self.path.partition("?")[0])
-            found = answer or {
-                "kind": "Status",
-                "apiVersion": "v1",
-                "reason": "NotFound",
-                "code": 404,
-            }
-            body = json.dumps(found).encode()
-            self.send_response(200 if answer else 404)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    config = folder / "kubeconfig"
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "test",
-                "clusters": [
-                    {
-                        "name": "test",
-                        "cluster": {"server": f"http://127.0.0.1:{server.server_port}"},
-                    }
-                ],
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-                "users": [{"name": "test", "user": {}}],
-            }
-        )
-    )
-    try:
-        yield config
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return answers
 
 
-def _group_version(version: str) -> dict[str, str]:
-    return {"groupVersion": version, "version": version.partition("/")[2]}
+def _kubeconfig(port: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "users": [{"name": "test", "user": {}}],
+    }
