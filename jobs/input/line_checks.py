@@ -9,12 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from core.bodies.body_limit_settings import BodyLimits
-from core.bodies.body_limits import (
-    ExceededLimit,
-    find_exceeded_count,
-    find_exceeded_field,
-    has_few_values,
-)
+from core.bodies.body_limits import ExceededLimit, find_exceeded_count, find_exceeded_field
 from core.limits import CUSTOM_ID_CHARS_MAX
 
 
@@ -70,11 +65,11 @@ _DECODE: Final = msgspec.json.Decoder().decode
 _SKIP: Final = msgspec.json.Decoder(msgspec.defstruct("_Line", [])).decode
 
 
-def parse_line(line: bytes) -> dict[str, Any] | str:
+def parse_line(line: bytes, *, has_few_values: bool = False) -> dict[str, Any] | str:
     """Return the object in `line`, or the reason why it is not valid.
 
     Decodes everything, not only the checked fields: skipped fields could carry broken UTF-8 and
-    numbers out of range to the engine.
+    numbers out of range to the engine. A line that `has_few_values` is not nested too deeply.
     """
     try:
         value = _DECODE(line)
@@ -88,7 +83,7 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
         return _NO_JSON
     if not isinstance(value, dict):
         return "This line is not a JSON object."
-    if len(line) > _SHALLOW_BYTES and _is_too_deep(line, value):
+    if not has_few_values and len(line) > _SHALLOW_BYTES and _is_too_deep(line, value):
         return _TOO_DEEP
     return value
 
@@ -185,12 +180,8 @@ def line_limit_error(line: bytes, limits: BodyLimits, number: int) -> LineError 
     return _limit_error(exceeded, number)
 
 
-def body_limit_error(
-    line: bytes, value: dict[str, Any], limits: BodyLimits, number: int
-) -> LineError | None:
+def body_limit_error(value: dict[str, Any], limits: BodyLimits, number: int) -> LineError | None:
     """Return the error of a line whose body exceeds a limit; None if it exceeds none."""
-    if has_few_values(line):
-        return None
     exceeded = find_exceeded_field(value["body"], limits)
     return None if exceeded is None else _limit_error(exceeded, number)
 

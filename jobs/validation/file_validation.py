@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from core.bodies.body_limit_settings import DEFAULT_BODY_LIMITS, BodyLimits
+from core.bodies.body_limits import has_few_values
 from core.limits import ERROR_LINES_MAX
 from jobs.input.line_checks import (
     ErrorCode,
@@ -93,8 +94,7 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
     tokens = TokenSums(endpoint)
     last_name, salt, count = None, 0, 0
     hashes = array("q")
-    # Below 0 if the limit was lowered.
-    count_max = items_max - (existing.item_count if existing else 0)
+    count_max = items_max - (existing.item_count if existing else 0)  # below 0: it was lowered
     for number, _, line in read_lines():
         if count >= count_max:
             message = f"A batch may have at most {items_max} requests."
@@ -105,10 +105,11 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
             message = f"This line has more than {line_bytes_max} bytes."
             findings.add(LineError(ErrorCode.LINE_TOO_LONG, message, None, number))
             continue
-        if error := line_limit_error(line, body_limits, number):
+        is_plain = has_few_values(line)
+        if not is_plain and (error := line_limit_error(line, body_limits, number)):
             findings.add(error)
             continue
-        value = parse_line(line)
+        value = parse_line(line, has_few_values=is_plain)
         if isinstance(value, str):
             findings.add(LineError(ErrorCode.INVALID_JSON_LINE, value, None, number))
             continue
@@ -118,8 +119,8 @@ def validate_file(  # noqa: PLR0913  the limits are settings of the caller
         else:
             hashes.append(hash(custom_id))  # keyed per process (PEP 456)
         error = request_error(value, endpoint, number)
-        if error is None:
-            error = body_limit_error(line, value, body_limits, number)
+        if error is None and not is_plain:
+            error = body_limit_error(value, body_limits, number)
         if error is None and value["body"]["model"] != last_name:
             last_name = value["body"]["model"]
             error, salt = model.error(last_name, number), model.prefix_salt(last_name)
