@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
-from tests.chart.tools import template
+from tests.chart.tools import template, values_file
 from tests.support.chart import EXAMPLES, key_of, objects, spot_policies, values
 
 SPOT = EXAMPLES / "spot.yaml"
@@ -73,8 +72,7 @@ SPOT = EXAMPLES / "spot.yaml"
 def test_helm_refuses_policies_that_these_deployments_cannot_follow(
     over: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "over.yaml"
-    file.write_text(yaml.safe_dump(over))
+    file = values_file(tmp_path, over)
     done = template([SPOT, file])
 
     assert done.returncode != 0
@@ -95,8 +93,7 @@ def test_helm_refuses_policies_that_these_deployments_cannot_follow(
     ],
 )
 def test_policies_for_other_places_are_not_checked(over: dict[str, Any], tmp_path: Path) -> None:
-    file = tmp_path / "over.yaml"
-    file.write_text(yaml.safe_dump(over))
+    file = values_file(tmp_path, over)
     done = template([SPOT, file])
 
     assert done.returncode == 0, done.stderr
@@ -105,8 +102,7 @@ def test_policies_for_other_places_are_not_checked(over: dict[str, Any], tmp_pat
 def test_a_role_that_keda_scales_has_a_scaled_object(tmp_path: Path) -> None:
     text = values("keda.yaml")["autoscaler"]["policies"]
     table = "\n[roles.batcher]\ntarget_per_s = 300\nreplicas_min = 2\nreplicas_max = 16\n"
-    file = tmp_path / "over.yaml"
-    file.write_text(yaml.safe_dump({"autoscaler": {"policies": text + table}}))
+    file = values_file(tmp_path, {"autoscaler": {"policies": text + table}})
     done = template([SPOT, EXAMPLES / "keda.yaml", file])
 
     assert done.returncode == 0, done.stderr
@@ -128,8 +124,7 @@ def test_keda_may_start_as_many_replicas_as_any_hour_of_the_policy(tmp_path: Pat
     hours = '\n[[defaults.schedule]]\nhours = "Mon-Fri 08:00-18:00 UTC"\nreplicas_max = 250\n'
     variants = [{"gpuType": "l4"}, {"gpuType": "l4", "spot": True, "replicasMax": 3}]
     over = {"autoscaler": {"policies": text + hours}, "pools": {"chat-8b": {"variants": variants}}}
-    file = tmp_path / "over.yaml"
-    file.write_text(yaml.safe_dump(over))
+    file = values_file(tmp_path, over)
     done = template([SPOT, EXAMPLES / "keda.yaml", file])
     found = {key_of(one): one for one in objects(done.stdout)}
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.chart.tools import rendering, run, template
+from tests.chart.tools import rendering, run, template, values_file
 from tests.support.chart import (
     APPLIED_APART,
     CHART,
@@ -191,8 +191,7 @@ def test_the_rule_of_a_release_holds_the_alerts() -> None:
     ],
 )
 def test_helm_refuses_values(over: dict[str, Any], message: str, tmp_path: Path) -> None:
-    file = tmp_path / "over.yaml"
-    file.write_text(yaml.safe_dump(over))
+    file = values_file(tmp_path, over)
     done = template([SPOT, file])
 
     assert done.returncode != 0
@@ -201,40 +200,38 @@ def test_helm_refuses_values(over: dict[str, Any], message: str, tmp_path: Path)
 
 def test_names_that_look_like_numbers_stay_text(schemas: Path) -> None:
     """YAML reads 123, true, null and 1.5 without quotes as something else than text."""
-    file = schemas / "over.yaml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "fullnameOverride": "null",
-                "nameOverride": "123",
-                "region": "1",
-                "labels": {"team": "true"},
-                "annotations": {"note": "1"},
-                "image": {
-                    "pullSecrets": ["1.5"],
-                    "controlPlane": {"repository": "12", "tag": "30"},
-                },
-                "secrets": {
-                    "kafka": {"api": {"name": "1", "usernameKey": "2", "passwordKey": "null"}},
-                    "database": {"api": {"name": "true", "key": "0x1"}},
-                    "objectStore": {"name": "8", "accessKeyKey": "9", "secretKeyKey": "10"},
-                    "webhooks": {"name": "12", "key": "1"},
-                },
-                "trustedKeys": {"configMap": "77", "key": "1"},
-                "kafka": {"caSecret": {"name": "5", "key": "6"}},
-                "monitoring": {"podMonitor": {"labels": {"team": "1"}}},
-                "networkPolicies": {"prometheusNamespace": "9", "dns": {"namespace": "8"}},
-                "pools": {
-                    "chat-8b": {
-                        "queue": "3",
-                        "runtimeClassName": "4",
-                        "weightCache": {"storageClass": "1"},
-                        "shmSize": "1",
-                    }
-                },
-                **spot_policies('release = "millrace"', 'release = "null"'),
-            }
-        )
+    file = values_file(
+        schemas,
+        {
+            "fullnameOverride": "null",
+            "nameOverride": "123",
+            "region": "1",
+            "labels": {"team": "true"},
+            "annotations": {"note": "1"},
+            "image": {
+                "pullSecrets": ["1.5"],
+                "controlPlane": {"repository": "12", "tag": "30"},
+            },
+            "secrets": {
+                "kafka": {"api": {"name": "1", "usernameKey": "2", "passwordKey": "null"}},
+                "database": {"api": {"name": "true", "key": "0x1"}},
+                "objectStore": {"name": "8", "accessKeyKey": "9", "secretKeyKey": "10"},
+                "webhooks": {"name": "12", "key": "1"},
+            },
+            "trustedKeys": {"configMap": "77", "key": "1"},
+            "kafka": {"caSecret": {"name": "5", "key": "6"}},
+            "monitoring": {"podMonitor": {"labels": {"team": "1"}}},
+            "networkPolicies": {"prometheusNamespace": "9", "dns": {"namespace": "8"}},
+            "pools": {
+                "chat-8b": {
+                    "queue": "3",
+                    "runtimeClassName": "4",
+                    "weightCache": {"storageClass": "1"},
+                    "shmSize": "1",
+                }
+            },
+            **spot_policies('release = "millrace"', 'release = "null"'),
+        },
     )
     done = run(
         "helm", "template", "1", CHART, "--namespace", "12", "--values", SPOT, "--values", file
@@ -248,22 +245,20 @@ def test_names_that_look_like_numbers_stay_text(schemas: Path) -> None:
 
 
 def test_values_that_may_be_removed_leave_nothing_behind(schemas: Path) -> None:
-    file = schemas / "removed.yaml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "roles": {"api": {"resources": None, "preStopSleepS": None}},
-                "migration": {"resources": None},
-                "secrets": {"objectStore": None},
-                "serviceAccounts": {"annotations": None},
-                "api": {"service": {"annotations": None}},
-                "monitoring": {"podMonitor": {"labels": None}, "rules": {"labels": None}},
-                "networkPolicies": {
-                    "dns": {"podLabels": None, "cidrs": None},
-                    "kafka": {"to": None},
-                },
-            }
-        )
+    file = values_file(
+        schemas,
+        {
+            "roles": {"api": {"resources": None, "preStopSleepS": None}},
+            "migration": {"resources": None},
+            "secrets": {"objectStore": None},
+            "serviceAccounts": {"annotations": None},
+            "api": {"service": {"annotations": None}},
+            "monitoring": {"podMonitor": {"labels": None}, "rules": {"labels": None}},
+            "networkPolicies": {
+                "dns": {"podLabels": None, "cidrs": None},
+                "kafka": {"to": None},
+            },
+        },
     )
     done = template([SPOT, file])
     assert done.returncode == 0, done.stderr
@@ -274,8 +269,7 @@ def test_values_that_may_be_removed_leave_nothing_behind(schemas: Path) -> None:
 
 
 def test_a_grace_of_zero_is_zero(tmp_path: Path) -> None:
-    file = tmp_path / "over.yaml"
-    file.write_text(yaml.safe_dump({"pools": {"chat-8b": {"shutdownGraceS": 0}}}))
+    file = values_file(tmp_path, {"pools": {"chat-8b": {"shutdownGraceS": 0}}})
     done = template([SPOT, file], "--show-only", "templates/pools.yaml")
     found = {key_of(one): one for one in objects(done.stdout)}
     pod = found["Deployment", "millrace-chat-8b-l4"]["spec"]["template"]["spec"]
@@ -286,14 +280,13 @@ def test_a_grace_of_zero_is_zero(tmp_path: Path) -> None:
 
 
 def test_every_object_has_the_labels_and_annotations_of_the_values(tmp_path: Path) -> None:
-    file = tmp_path / "over.yaml"
     over = {
         "labels": {"team": "ml"},
         "annotations": {"owner": "ml"},
         "api": {"service": {"annotations": {"lb": "internal"}}},
         "pools": {"chat-8b": {"egress": [{"ports": [443]}]}},
     }
-    file.write_text(yaml.safe_dump(over))
+    file = values_file(tmp_path, over)
     done = template([SPOT, EXAMPLES / "keda.yaml", file])
     assert done.returncode == 0, done.stderr
     for one in objects(done.stdout):
@@ -306,9 +299,8 @@ def test_every_object_has_the_labels_and_annotations_of_the_values(tmp_path: Pat
 
 
 def test_an_actuator_of_kind_webhook_has_its_secret_and_its_way_out(tmp_path: Path) -> None:
-    file = tmp_path / "over.yaml"
     out = {"to": [{"ipBlock": {"cidr": "10.9.0.0/24"}}], "ports": [8443]}
-    file.write_text(yaml.safe_dump({"autoscaler": {"secret": "scaler", "egress": [out]}}))
+    file = values_file(tmp_path, {"autoscaler": {"secret": "scaler", "egress": [out]}})
     done = template([SPOT, file])
     assert done.returncode == 0, done.stderr
     found = {key_of(one): one for one in objects(done.stdout)}
@@ -324,10 +316,7 @@ def test_an_actuator_of_kind_webhook_has_its_secret_and_its_way_out(tmp_path: Pa
 def test_a_value_is_never_read_as_yaml_or_as_a_template(tmp_path: Path) -> None:
     """Text that the schema lets through is text in the object."""
     hostile = 'x"\n- {name: EVIL, value: y}\n{{ .Release.Name }}'
-    file = tmp_path / "over.yaml"
-    file.write_text(
-        yaml.safe_dump({"roles": {"api": {"env": {"MILLRACE_API_PUBLIC_URL": hostile}}}})
-    )
+    file = values_file(tmp_path, {"roles": {"api": {"env": {"MILLRACE_API_PUBLIC_URL": hostile}}}})
     done = template([SPOT, file], "--show-only", "templates/roles.yaml")
 
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.chart.tools import run
+from tests.chart.tools import run, values_file
 from tests.support.chart import CHART, EXAMPLES, RENDERINGS, golden
 from tests.support.fake_cluster import cluster, deployment
 
@@ -24,8 +24,7 @@ def replicas(
     tmp_path: Path, running: list[dict[str, Any]], over: dict[str, Any], *examples: str
 ) -> dict[str, Any]:
     """Return `replicas` of each Deployment that an upgrade applies; None where it is left out."""
-    file = tmp_path / "over.yaml"
-    file.write_text(yaml.safe_dump(over))
+    file = values_file(tmp_path, over)
     files = [*(EXAMPLES / name for name in examples), file]
     chosen = [part for one in files for part in ("--values", str(one))]
     where = ("--namespace", "millrace", "--is-upgrade", "--disable-openapi-validation")
@@ -47,7 +46,8 @@ def replicas(
         # Another one owns the number: Helm would be in conflict once it changes.
         ({APPLIED: False, SCALER: True}, None),
         ({APPLIED: True, SCALER: True}, None),
-        # Nobody has scaled it yet, or Helm merges: without the field it would become 1.
+        # No scaler has changed `replicas` yet, or Helm merges on the client: Kubernetes would set
+        # a field that is left out to its default, 1.
         ({APPLIED: True}, 7),
         ({MERGED: False, SCALER: True}, 7),
         ({MERGED: True}, 7),

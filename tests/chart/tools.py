@@ -3,10 +3,12 @@
 import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]
 
 from cli.stack.data_folder import cache_dir, file_lock
 from tests.support.chart import CHART, EXAMPLES, RENDERINGS, ROOT
@@ -60,6 +62,13 @@ def run(name: str, *arguments: str | Path, stdin: str = "") -> subprocess.Comple
         check=False,
         timeout=RUN_S_MAX,
     )
+
+
+def values_file(folder: Path, over: Mapping[str, Any]) -> Path:
+    """Write values into a file of the folder; return it."""
+    file = folder / "over.yaml"
+    file.write_text(yaml.safe_dump(dict(over)))
+    return file
 
 
 def template(files: Sequence[Path], *further: str) -> subprocess.CompletedProcess[str]:
