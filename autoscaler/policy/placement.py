@@ -69,8 +69,9 @@ def plan_additions(
     Further ones refill the warm pool, so that `standby` replicas are in it after the wakes.
     `unavailable_spot` are offers whose orders failed recently, or whose replicas got a notice.
     """
-    chosen = _wake(rules, replicas, count)
-    refill = max(0, standby - (len(standby_of(replicas)) - len(chosen)))
+    warm_pool = _wake_order(rules, replicas)
+    chosen = [_wake(one) for one in warm_pool[: max(0, count)]]
+    refill = max(0, standby - (len(warm_pool) - len(chosen)))
     ordered = max(0, count - len(chosen))
     usage = _Usage(rules, replicas, ordered + refill, unavailable_spot)
     added, bound = usage.add_up_to(ordered)
@@ -225,13 +226,10 @@ def _options(rules: ScalingRules, unavailable_spot: AbstractSet[Offer]) -> Itera
                 yield _Option(per_token, cost, number, is_spot, one.name, one.quota, zones)
 
 
-def _wake(rules: ScalingRules, replicas: Sequence[ReplicaSignal], count: int) -> list[Addition]:
-    return [
-        Addition(
-            gpu_type=one.gpu_type, zone=one.zone, spot=one.spot, wake_replica_id=one.replica_id
-        )
-        for one in _wake_order(rules, replicas)[: max(0, count)]
-    ]
+def _wake(one: ReplicaSignal) -> Addition:
+    return Addition(
+        gpu_type=one.gpu_type, zone=one.zone, spot=one.spot, wake_replica_id=one.replica_id
+    )
 
 
 def _wake_order(rules: ScalingRules, replicas: Sequence[ReplicaSignal]) -> list[ReplicaSignal]:
