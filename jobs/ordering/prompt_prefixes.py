@@ -31,6 +31,7 @@ ITEMS_MAX: Final = 4_000_000
 ORDERED_ENDPOINTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Endpoints whose engines reuse the cached keys and values of a prefix."""
 
+_PREFIX_TOKENS: Final = tuple(chars // BYTES_PER_TOKEN for chars in PREFIX_CHARS)
 _NONE: Final = (0,) * len(PREFIX_CHARS)
 _UINT32_MAX: Final = 2**32 - 1
 _LINE_OVERHEAD: Final = 64  # the least bytes of a line that are not part of its prompt
@@ -72,9 +73,8 @@ def _savable_tokens(hashes: Ints, sizes: Ints) -> int:
         return 0
     order = np.argsort(hashes)
     hashes, sizes = hashes[order], sizes[order]
-    chars = np.array([0, *PREFIX_CHARS], dtype=np.int64)
     levels = np.searchsorted(PREFIX_CHARS, sizes - _LINE_OVERHEAD, side="right")
-    tokens = chars[levels] // BYTES_PER_TOKEN
+    tokens = np.array([0, *_PREFIX_TOKENS], dtype=np.int64)[levels]
     starts = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1]))
     return int(tokens.sum() - np.maximum.reduceat(tokens, starts).sum())
 
@@ -105,10 +105,9 @@ class PromptPrefixes:
         """Return the order of the items; None if that of the file is as good."""
         if self._is_full or not self._sizes:
             return None
-        tokens = tuple(chars // BYTES_PER_TOKEN for chars in PREFIX_CHARS)
         hashes = np.frombuffer(self._hashes, dtype=np.uint32).reshape(-1, len(PREFIX_CHARS))
         items = FileItems(hashes, *map(_uint32, (self._prompts, self._outputs, self._sizes)))
-        return find_order(items, tokens)
+        return find_order(items, _PREFIX_TOKENS)
 
 
 _HASHED_BYTES_MIN: Final = PREFIX_CHARS[0] + _LINE_OVERHEAD
