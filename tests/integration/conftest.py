@@ -39,9 +39,11 @@ def database(database_url: str) -> DatabaseSettings:
 @pytest.fixture
 def engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
     engine = create_engine(database, application_name="test")
+    pool = engine.pool
+    assert isinstance(pool, sa.QueuePool)
     yield engine
     # A cancelled task may leave its transaction to a thread. Its connection would stay open.
-    until(lambda: not isinstance(engine.pool, sa.QueuePool) or not engine.pool.checkedout())
+    until(lambda: not pool.checkedout())
     engine.dispose()
 
 
