@@ -210,8 +210,8 @@ class RemotePlatformConformance:
         async with asyncio.timeout(BOUND_S):
             with pytest.raises(ActuatorTimeoutError):
                 await actuator.observe(platform.pool)
-        platform.break_with(None)
         assert platform.replicas() == {platform.kinds[0]: 2}
+        platform.break_with(None)
 
     @pytest.mark.parametrize("fault", NAMED_ERRORS)
     async def test_a_failed_order_is_a_named_error_and_changes_nothing(

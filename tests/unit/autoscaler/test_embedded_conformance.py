@@ -1,5 +1,6 @@
 """Goal: the actuator `embedded` passes the suite of all actuators on real pools and a socket."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,6 +38,7 @@ class EmbeddedPlatform:
     def __init__(self, path: Path, closing: ExitStack) -> None:
         self._path = path
         self._fault: Fault | None = None
+        self._step = threading.Lock()  # no fault begins within a step of the loop
         self._stack = SupervisedStack()
         self._pools = ReplicaPools(self._stack.supervisor, self._child, [self.pool])
         self._kinds: dict[str, Kind] = {}
@@ -44,9 +46,10 @@ class EmbeddedPlatform:
         closing.enter_context(carried_out(self._loop))
 
     def _loop(self) -> None:
-        if self._fault is not Fault.HANG:
-            self._served.answer_waiting()
-        self._stack.supervisor.run_once()
+        with self._step:
+            if self._fault is not Fault.HANG:
+                self._served.answer_waiting()
+            self._stack.supervisor.run_once()
 
     def _child(self, replica: PoolReplica) -> Child:
         self._kinds[replica.name] = replica.kind
@@ -81,7 +84,8 @@ class EmbeddedPlatform:
         return len(self._stack.processes) + len(self._stack.events)
 
     def break_with(self, fault: Fault | None) -> None:
-        self._fault = fault
+        with self._step:
+            self._fault = fault
 
 
 @pytest.fixture
