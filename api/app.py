@@ -140,7 +140,7 @@ def create_app(  # noqa: PLR0913  one argument for each part of the process
     app.add_middleware(HeadAsGet)
     for router in ROUTERS:
         if router is not health.metrics_router or settings.metrics_port is None:
-            app.include_router(router)
+            app.router.routes.extend(router.routes)  # `include_router` would build each again
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
     open_calls_max = 0 if online_deps is None else online_settings.open_calls_max
