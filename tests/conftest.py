@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks.stacks.services import running_kafka, running_postgres
 from migrations.runner import upgrade
+from tests.support.broker_host import ADDRESS, BrokerHost, broker_of_session
 from tests.support.distribution import FixtureScheduling, rank_of
 
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
@@ -67,6 +68,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank_of(item.path.stem))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the process that runs the broker of all workers."""
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and getattr(config.option, "numprocesses", None):
+        config.add_cleanup(BrokerHost().close)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -87,9 +95,12 @@ def record_failure(line: str) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`host:port` of a real broker."""
+    """`host:port` of a real broker, which all workers of a session share."""
     if external := os.environ.get("MILLRACE_KAFKA_BOOTSTRAP_SERVERS"):
         yield external
+        return
+    if ADDRESS in os.environ:
+        yield broker_of_session(tmp_path_factory.getbasetemp().parent / "kafka")
         return
     with running_kafka(tmp_path_factory.mktemp("kafka")) as kafka:
         yield kafka.address
