@@ -47,7 +47,7 @@ class BrokerHost:
 
 
 def broker_of_session(folder: Path) -> str:
-    """Return `host:port` of the broker of all workers, which runs in the first caller's `folder`."""
+    """Return `host:port` of the broker of all workers; it runs in the `folder` of the first."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_ANSWER_S_MAX)
         connection.connect(os.environ[ADDRESS])

@@ -21,6 +21,7 @@ from storage.objects.object_store import (
     StoredObject,
     read_object,
 )
+from tests.integration.storage.conftest import PAGE_KEYS
 
 MIB = 1024 * 1024
 CENTURY_S = 3.2e9  # the S3 server of the tests dates every upload to 2010
@@ -203,9 +204,10 @@ def test_a_list_returns_objects_with_the_prefix(store: ObjectStore) -> None:
 
 
 def test_a_list_goes_past_one_page(store: ObjectStore) -> None:
+    count = 2 * PAGE_KEYS + 5
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: put(store, f"many/{n:04}", b""), range(1005)))
-    assert keys(store, "many/") == [f"many/{n:04}" for n in range(1005)]
+        list(pool.map(lambda n: put(store, f"many/{n:04}", b""), range(count)))
+    assert keys(store, "many/") == [f"many/{n:04}" for n in range(count)]
 
 
 BAD_KEYS = (

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import boto3.session
 import pytest
 
 from registry.sources.errors import ModelSourceError
@@ -10,6 +9,7 @@ from registry.sources.fetched_model import Fetcher
 from registry.sources.source_names import parse_source
 from storage.objects.errors import ObjectNotFoundError
 from storage.objects.s3_folder_reader import S3FolderReader
+from storage.objects.s3_object_store import s3_client
 from storage.objects.settings import S3Settings
 
 WEIGHTS = bytes(range(256)) * 5000
@@ -26,13 +26,7 @@ class Bucket:
             "MILLRACE_S3_ACCESS_KEY": "test",
             "MILLRACE_S3_SECRET_KEY": "test",
         }
-        self._client = boto3.session.Session().client(
-            "s3",
-            endpoint_url=settings.endpoint_url,
-            region_name=settings.region,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
+        self._client = s3_client(settings)
 
     def put(self, key: str, data: bytes) -> None:
         self._client.put_object(Bucket=self.name, Key=key, Body=data)
