@@ -1,6 +1,6 @@
 """Fixtures of job tests: a migrated database, own topics, an object store and input files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,11 @@ from tests.integration.jobs.rows import input_line
 from tests.integration.jobs.stores import Stores
 from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
+
+
+@pytest.fixture(scope="session")
+def roles() -> Collection[str]:
+    return {"intake"}
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Fixtures: a database and topics for each test."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.job_log import JobLog
 from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
+
+
+@pytest.fixture(scope="session")
+def roles() -> Collection[str]:
+    return {"results-writer", "intake"}
 
 
 @pytest.fixture
