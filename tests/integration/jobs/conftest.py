@@ -37,8 +37,9 @@ def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
     return store
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def processes() -> Iterator[ValidationProcesses]:
+    """Validation processes that all tests use, as all jobs of an intake do."""
     processes = ValidationProcesses(SystemClock())
     yield processes
     processes.close()
