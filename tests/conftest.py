@@ -4,6 +4,7 @@
 Child processes die with the session, also when it is killed.
 """
 
+import gc
 import logging
 import os
 import shutil
@@ -66,6 +67,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FixtureSc
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first; otherwise keep the order of the command line."""
     items.sort(key=lambda item: rank_of(item.path.stem))
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection search the million objects that stay for the session."""
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
