@@ -27,6 +27,12 @@ tests to start, and a quarter of a core from then on. The stack stops after the 
 """
 
 
+TWO_BROKERS = "/integration/partitions/"
+"""The folder whose files use a cluster of two brokers. One worker runs all of them: another cluster
+takes as much CPU to start as a hundred tests.
+"""
+
+
 def rank_of(stem: str) -> int:
     """Return the place of a test file in the order of a run."""
     if stem in LONGEST:
@@ -35,9 +41,10 @@ def rank_of(stem: str) -> int:
 
 
 class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """All tests of a file run in one worker, with two exceptions.
+    """All tests of a file run in one worker, with exceptions.
 
-    Each class of `ENGINES` is a unit. The files of `SHARED_STACK` are one unit together.
+    Each class of `ENGINES` is a unit. The files of `SHARED_STACK` are one unit together, and so are
+    those of `TWO_BROKERS`.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -45,6 +52,8 @@ class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
         stem = PurePosixPath(file).stem
         if stem in SHARED_STACK and "/e2e/" in f"/{file}":
             return "shared stack"
+        if TWO_BROKERS in f"/{file}":
+            return "two brokers"
         if stem in ENGINES and len(names) > 1:
             return f"{file}::{names[0]}"
         return file
