@@ -1,23 +1,18 @@
 """Reports a role's readiness and its end, in the form that its supervisor reads."""
 
-import gc
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from core.errors import MillraceError, SettingsError
 from core.runtime import metrics
+from core.runtime.garbage_collection import collect_rarely, exclude_present_objects
 
 READY: Final = "ready"
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
 EXIT_INVALID_SETTINGS: Final = 2
 """Exit codes of a role. After `EXIT_INVALID_SETTINGS` a restart does not help."""
-
-_YOUNG_OBJECTS_MAX: Final = 50_000
-"""Allocations between two collections; Python's default is 700."""
-
-_YOUNG_ROUNDS, _MIDDLE_ROUNDS = 20, 20
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,6 +73,5 @@ def _tune_garbage_collector() -> None:
     records in memory without finding garbage: up to 20 % of an item's CPU, and a pause of every
     stream of an API process.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS_MAX, _YOUNG_ROUNDS, _MIDDLE_ROUNDS)
+    exclude_present_objects()
+    collect_rarely()

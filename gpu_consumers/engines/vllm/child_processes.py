@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from core.runtime.garbage_collection import collect_rarely
 from core.runtime.logs import configure_logs
 from gpu_consumers.engines.vllm.log_redaction import redact_vllm_logs
 
@@ -36,5 +37,6 @@ def die_with_parent() -> None:
 
 if __name__ == "__mp_main__":
     die_with_parent()
+    collect_rarely()
     configure_logs("gpu-consumer")
     redact_vllm_logs()

@@ -18,6 +18,7 @@ from core.errors import (
     PoolUnavailableError,
     SettingsError,
 )
+from core.runtime.garbage_collection import collect_rarely
 from gpu_consumers import metrics
 from gpu_consumers.adapters.adapter_slots import (
     AdapterRefusedError,
@@ -145,6 +146,7 @@ class VllmEngine(SlottedEngine):
         vllm_arguments(self._settings, model)  # mistakes that need no vLLM, before its import
         set_environment(os.environ, self._settings, model)
         use_as_child_main_module()
+        collect_rarely()
         from gpu_consumers.engines.vllm.serving import VllmServing
 
         self._serving = await VllmServing.start(

@@ -1,5 +1,6 @@
 """Goal: processes that vLLM starts end with their role."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -41,6 +42,27 @@ def test_child_process_ends_with_its_killed_parent(tmp_path: Path, is_package: b
     for process in alive:
         process.kill()
     assert child in gone
+
+
+SHOWS_THRESHOLD = """
+import multiprocessing
+from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
+
+if __name__ == "__main__":
+    use_as_child_main_module()
+    show = "import gc; print(gc.get_threshold()[0])"
+    child = multiprocessing.get_context("spawn").Process(target=exec, args=(show,))
+    child.start()
+    child.join()
+"""
+
+
+def test_child_process_collects_garbage_rarely(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SHOWS_THRESHOLD)
+    env = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    said = subprocess.run([sys.executable, program], env=env, capture_output=True, check=True)
+    assert int(said.stdout) == gc.get_threshold()[0] > 700, said.stderr  # as in tests
 
 
 def test_role_does_not_end_with_its_parent() -> None:

@@ -1,0 +1,24 @@
+"""How often a process collects garbage: rarely, since reference counting frees most of it."""
+
+import gc
+from typing import Final
+
+_YOUNG_OBJECTS_MAX: Final = 50_000
+"""Allocations between two collections; Python's default is 700."""
+
+_YOUNG_ROUNDS, _MIDDLE_ROUNDS = 20, 20
+
+
+def collect_rarely() -> None:
+    """Collect garbage only after many allocations.
+
+    Also for an import of many modules, whose objects stay: collections take a quarter of the CPU
+    of vLLM's import.
+    """
+    gc.set_threshold(_YOUNG_OBJECTS_MAX, _YOUNG_ROUNDS, _MIDDLE_ROUNDS)
+
+
+def exclude_present_objects() -> None:
+    """Collect once, and leave everything that is alive now out of later collections."""
+    gc.collect()
+    gc.freeze()
