@@ -172,3 +172,4 @@ async def serve(socket_path: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(serve(sys.argv[1]))
+    os._exit(0)  # as a replica does: without clean-up of the interpreter
