@@ -4,7 +4,6 @@
 Child processes die with the session, also when it is killed.
 """
 
-import gc
 import logging
 import os
 import shutil
@@ -20,9 +19,13 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
 from benchmarks.stacks.services import running_kafka, running_postgres
+from core.runtime.garbage_collection import collect_rarely, exclude_present_objects
 from migrations.runner import upgrade
 from tests.support.broker_host import ADDRESS, BrokerHost, broker_of_session
 from tests.support.distribution import FixtureScheduling, rank_of
+
+# As roles do: half of the CPU of collecting thousands of tests was that of collecting garbage.
+collect_rarely()
 
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -71,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Let no garbage collection search the million objects that stay for the session."""
-    gc.freeze()
+    exclude_present_objects()
 
 
 def pytest_configure(config: pytest.Config) -> None:
