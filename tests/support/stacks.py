@@ -23,6 +23,9 @@ from topics.settings import KafkaSettings
 
 READY_S_MAX = 120.0
 STOP_S_MAX = 60.0
+
+_POLL_S = 0.05
+"""Checks list the processes of the machine or read a role's metrics: 5 to 10 ms of CPU."""
 _READY = re.compile(r"ready (http://127\.0\.0\.1:\d+) key (sk-\S+)\n")
 
 ROLE_MODULES = {
@@ -175,5 +178,5 @@ def await_true(check: Callable[[], bool], what: str, timeout_s: float = 20.0) ->
     deadline_s = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline_s, f"waited {timeout_s:g} s for {what}"
-        time.sleep(0.02)
+        time.sleep(_POLL_S)
     return True
