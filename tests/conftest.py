@@ -24,7 +24,7 @@ from migrations.runner import upgrade
 from tests.support.broker_host import ADDRESS, BrokerHost, broker_of_session
 from tests.support.distribution import FixtureScheduling, rank_of
 
-# As roles do: half of the CPU of collecting thousands of tests was that of collecting garbage.
+# As roles do: a quarter of the CPU of finding thousands of tests was that of collecting garbage.
 collect_rarely()
 
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
