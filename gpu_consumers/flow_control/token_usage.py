@@ -33,11 +33,11 @@ JOBS_MAX: Final = 2_000
 
 def item_charges(part: Chunk) -> list[float]:
     """Return what each item of a part of a batch was charged: its share of the part's tokens."""
-    total = sum(item.token_count for item in part.items)
-    charged = part.charged or 0.0
+    counts = [item.token_count for item in part.items]
+    total, charged = sum(counts), part.charged or 0.0
     if not total:
-        return [charged / len(part.items)] * len(part.items)
-    return [charged * item.token_count / total for item in part.items]
+        return [charged / len(counts)] * len(counts)
+    return [charged * count / total for count in counts]
 
 
 class TokenUsage:

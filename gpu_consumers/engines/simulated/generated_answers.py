@@ -1,7 +1,6 @@
 """Deterministic answers in the shape of the OpenAI API; each says that it is simulated.
 
 One token is four bytes: of the body for input, of the content for output. Pure functions.
-`model` is a JSON string.
 """
 
 import hashlib
@@ -27,6 +26,7 @@ from gpu_consumers.engines.simulated.reply_plans import (
     plan_parsed_chat,
     reply_layout,
 )
+from gpu_consumers.engines.simulated.shown_model import ShownModel
 
 _embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 
@@ -45,11 +45,12 @@ _PLAIN_CHAT = (
 """Both templates combined for one plain reply, which nearly every bulk item requests."""
 
 
-def chat_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+def chat_answer(body: bytes, shown: ShownModel, created_s: int) -> EngineAnswer:
     """Answer a chat completion."""
     chat = parse_chat(body)
     if isinstance(chat, EngineAnswer):
         return chat
+    model = shown.of_name(chat.model)
     if chat.is_plain:
         return _plain_chat_answer(chat, body, model, created_s)
     plan = plan_parsed_chat(chat, body)
@@ -74,7 +75,7 @@ def _plain_chat_answer(chat: ChatBody, body: bytes, model: bytes, created_s: int
     )
 
 
-def completion_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+def completion_answer(body: bytes, shown: ShownModel, created_s: int) -> EngineAnswer:
     """Answer a legacy completion, with `n` choices per prompt."""
     plan = plan_completion(body)
     if isinstance(plan, EngineAnswer):
@@ -86,10 +87,10 @@ def completion_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer
         % (index, choice.text, choice.finish)
         for index, choice in enumerate(plan.choices)
     )
-    return _text_answer(b"cmpl", b"text_completion", choices, plan, model, created_s)
+    return _text_answer(b"cmpl", b"text_completion", choices, plan, shown.of_body(body), created_s)
 
 
-def embeddings_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+def embeddings_answer(body: bytes, shown: ShownModel, created_s: int) -> EngineAnswer:
     """Answer an embeddings call, with one unit vector per input."""
     del created_s  # OpenAI's embeddings have no time
     request = decode_body(_embeddings_body.decode, body)
@@ -115,7 +116,7 @@ def embeddings_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer
             }
             for index, vector in enumerate(vectors)
         ],
-        "model": msgspec.Raw(model),
+        "model": msgspec.Raw(shown.of_body(body)),
         "usage": {"prompt_tokens": input_tokens, "total_tokens": input_tokens},
     }
     return EngineAnswer(200, msgspec.json.encode(content), input_tokens)

@@ -1,6 +1,6 @@
 """Scores, rankings and classes of the simulated engine, in the shape of vLLM's.
 
-A number depends on the hash of its texts only. Pure functions; `model` is a JSON string.
+A number depends on the hash of its texts only. Pure functions.
 """
 
 import zlib
@@ -17,6 +17,7 @@ from gpu_consumers.engines.simulated.reply_plans import (
     input_tokens_of,
     split_inputs,
 )
+from gpu_consumers.engines.simulated.shown_model import ShownModel
 
 _LABELS = ("LABEL_0", "LABEL_1")
 _HASHES = 2**32
@@ -64,7 +65,7 @@ _rerank_body = msgspec.json.Decoder(_RerankBody)
 _classify_body = msgspec.json.Decoder(_ClassifyBody)
 
 
-def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+def score_answer(body: bytes, shown: ShownModel, created_s: int) -> EngineAnswer:
     """Score pairs: one text with each of the other side, or texts at equal positions."""
     request = decode_body(_score_body.decode, body)
     if isinstance(request, EngineAnswer):
@@ -84,10 +85,10 @@ def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
         {"index": index, "object": "score", "score": similarity(one, other)}
         for index, (one, other) in enumerate(pairs)
     ]
-    return _listing(body, model, {"id": f"score-{digest_of(body):08x}", "created": created_s}, data)
+    return _listing(body, shown, {"id": f"score-{digest_of(body):08x}", "created": created_s}, data)
 
 
-def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+def rerank_answer(body: bytes, shown: ShownModel, created_s: int) -> EngineAnswer:
     """Order documents by their score against the query, best first."""
     del created_s  # a ranking has no time
     request = decode_body(_rerank_body.decode, body)
@@ -111,14 +112,14 @@ def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     tokens = input_tokens_of(body)
     content = {
         "id": f"rerank-{digest_of(body):08x}",
-        "model": msgspec.Raw(model),
+        "model": msgspec.Raw(shown.of_body(body)),
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "results": results,
     }
     return EngineAnswer(200, msgspec.json.encode(content), tokens)
 
 
-def classify_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
+def classify_answer(body: bytes, shown: ShownModel, created_s: int) -> EngineAnswer:
     """Assign each input one of two classes."""
     request = decode_body(_classify_body.decode, body)
     if isinstance(request, EngineAnswer):
@@ -135,7 +136,7 @@ def classify_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
             {"index": index, "label": label, "probs": probabilities, "num_classes": len(_LABELS)}
         )
     head = {"id": f"classify-{digest_of(body):08x}", "created": created_s}
-    return _listing(body, model, head, data)
+    return _listing(body, shown, head, data)
 
 
 def similarity(left: str, right: str) -> float:
@@ -144,11 +145,16 @@ def similarity(left: str, right: str) -> float:
 
 
 def _listing(
-    body: bytes, model: bytes, head: dict[str, object], data: list[dict[str, object]]
+    body: bytes, shown: ShownModel, head: dict[str, object], data: list[dict[str, object]]
 ) -> EngineAnswer:
     tokens = input_tokens_of(body)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
-    content = head | {"object": "list", "model": msgspec.Raw(model), "data": data, "usage": usage}
+    content = head | {
+        "object": "list",
+        "model": msgspec.Raw(shown.of_body(body)),
+        "data": data,
+        "usage": usage,
+    }
     return EngineAnswer(200, msgspec.json.encode(content), tokens)
 
 

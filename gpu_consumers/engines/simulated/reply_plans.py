@@ -116,6 +116,7 @@ class ChatBody(_TextBody, kw_only=True, gc=False):
     """A body of `/v1/chat/completions`."""
 
     messages: list[_Message]
+    model: str | None = None
     max_completion_tokens: int | None = None
 
     @property

@@ -24,7 +24,6 @@ from gpu_consumers.engines.error_answers import (
     unknown_adapter_answer,
     unknown_endpoint_answer,
 )
-from gpu_consumers.engines.model_names import other_model
 from gpu_consumers.engines.simulated.engine_steps import RunningSequence, StepScheduler, StepTimes
 from gpu_consumers.engines.simulated.generated_answers import (
     chat_answer,
@@ -46,6 +45,7 @@ from gpu_consumers.engines.simulated.generated_streams import (
     token_count_after,
 )
 from gpu_consumers.engines.simulated.reply_plans import ReplyPlan, plan_chat, plan_completion
+from gpu_consumers.engines.simulated.shown_model import ShownModel
 
 _ANSWERS = {
     "/v1/chat/completions": chat_answer,
@@ -70,10 +70,7 @@ _ITEMS_PER_SLICE = 256
 
 
 class SimulatedEngine(SlottedEngine):
-    """Deterministic answers; the `model` of each is `simulated/<model>`, as the body names it.
-
-    The version of an adapter follows after a `+`, so that tests see which adapter was served.
-    """
+    """Deterministic answers, which name their model as `ShownModel` does."""
 
     def __init__(  # noqa: PLR0913  one argument for each property that is simulated
         self,
@@ -97,7 +94,7 @@ class SimulatedEngine(SlottedEngine):
         """
         super().__init__(slots)
         self._name, self._has_adapters = model, has_adapters
-        self._model = msgspec.json.encode(f"simulated/{model}")
+        self._shown = ShownModel(model)
         self._latency_s, self._load_s = latency_ms / 1000, load_s
         self._clock = clock
         self._steps = None if step_times is None else StepScheduler(step_times)
@@ -129,13 +126,8 @@ class SimulatedEngine(SlottedEngine):
     async def wake(self) -> None:
         """Return at once."""
 
-    def _shown_model(self, body: bytes, adapter: str) -> bytes:
-        """Return the model that the answer to a body names, as JSON."""
-        asked = other_model(body, self._name)
-        if asked is None and not adapter:
-            return self._model
-        shown = f"simulated/{self._name if asked is None else asked}"
-        return msgspec.json.encode(f"{shown}+{adapter}" if adapter else shown)
+    def _shown_of(self, adapter: str) -> ShownModel:
+        return ShownModel(self._name, adapter) if adapter else self._shown
 
     async def _serve(
         self,
@@ -159,7 +151,8 @@ class SimulatedEngine(SlottedEngine):
             return plan
         if not plan.stream:
             return await self._answer_in_time(endpoint, body, adapter)
-        steps = generate_steps(plan, self._shown_model(body, adapter), int(self._clock.wall_s()))
+        model = self._shown_of(adapter).of_body(body)
+        steps = generate_steps(plan, model, int(self._clock.wall_s()))
         stream = SimulatedStream(steps, step_count(plan), emit)
         if meter is not None:
             meter.with_usage = lambda answer: _with_usage(answer, plan, stream)
@@ -218,7 +211,7 @@ class SimulatedEngine(SlottedEngine):
         generate = _ANSWERS.get(endpoint)
         if generate is None:
             return unknown_endpoint_answer(endpoint)
-        return generate(body, self._shown_model(body, adapter), int(self._clock.wall_s()))
+        return generate(body, self._shown_of(adapter), int(self._clock.wall_s()))
 
     async def _answer_now(
         self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, adapter: str
@@ -238,13 +231,12 @@ class SimulatedEngine(SlottedEngine):
         items: range,
     ) -> None:
         generate = _ANSWERS.get(endpoint)
-        created_s = int(self._clock.wall_s())
+        shown, created_s = self._shown_of(adapter), int(self._clock.wall_s())
         for index in items:
             if generate is None:
                 finished(index, unknown_endpoint_answer(endpoint))
             else:
-                model = self._shown_model(bodies[index], adapter)
-                finished(index, generate(bodies[index], model, created_s))
+                finished(index, generate(bodies[index], shown, created_s))
 
 
 def _with_usage(answer: EngineAnswer, plan: ReplyPlan, stream: SimulatedStream) -> EngineAnswer:

@@ -18,6 +18,7 @@ from benchmarks.data.published_traces import (
 )
 from benchmarks.data.simulated_gpu import SLOTS, SimulatedGpu, chat_body
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
+from gpu_consumers.engines.simulated.shown_model import ShownModel
 
 
 @pytest.mark.parametrize("trace", [AZURE_CODE, AZURE_CONVERSATION])
@@ -47,7 +48,7 @@ def test_gaps_have_the_rate_and_the_variation_of_their_shape(shape: float) -> No
 
 def test_bodies_have_the_drawn_tokens() -> None:
     for number, lengths in enumerate(draw_lengths(AZURE_CONVERSATION, 50, seed=4)):
-        answer = chat_answer(chat_body(lengths, number), b'"m"', 0)
+        answer = chat_answer(chat_body(lengths, number), ShownModel("m"), 0)
         assert answer.output_tokens == lengths.output
         # A body without text has some tokens, too.
         assert answer.input_tokens == lengths.prompt or lengths.prompt < 25

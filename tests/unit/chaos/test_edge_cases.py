@@ -13,6 +13,7 @@ from chaos.installations.settings import CRASHING_FAULTS, POISON, POISONED_ROLES
 from gpu_consumers.engines.settings import SimulatedFault
 from gpu_consumers.engines.simulated.fault_injection_engine import NAN_ANSWER, fault_of
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
+from gpu_consumers.engines.simulated.shown_model import ShownModel
 from jobs.input.line_reader import input_lines as lines_of
 from jobs.settings import IntakeSettings
 from jobs.validation.file_validation import ValidationResult, validate_file
@@ -69,6 +70,6 @@ def test_every_succeeding_edge_case_has_its_own_answer() -> None:
     bodies = list(input_bodies(input_lines(len(good), MODEL, texts, fields)).values())
     for body in bodies:
         is_nan = b"POISON-nan" in body
-        given = NAN_ANSWER if is_nan else chat_answer(body, b'"simulated/simulated"', 1)
+        given = NAN_ANSWER if is_nan else chat_answer(body, ShownModel("simulated"), 1)
         answer = json.loads(given.body)
         assert [other for other in bodies if is_own_answer(other, answer)] == [body]

@@ -31,6 +31,7 @@ from chaos.verification import acknowledged, reconciliation
 from chaos.verification.acknowledged import chat_body, check_calls
 from chaos.verification.reconciliation import EndedJob, JobFiles, reconcile_jobs
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
+from gpu_consumers.engines.simulated.shown_model import ShownModel
 from tests.unit.chaos.conftest import ClientOf
 
 ITEMS = 5
@@ -40,7 +41,7 @@ Reconcile = Callable[[list[Line], list[Line]], list[str]]
 
 
 def succeeded(item: str, body: bytes) -> Line:
-    answer = json.loads(chat_answer(body, b'"simulated/simulated"', 1).body)
+    answer = json.loads(chat_answer(body, ShownModel("simulated"), 1).body)
     return {"custom_id": item, "response": {"status_code": 200, "body": answer}, "error": None}
 
 
@@ -185,7 +186,7 @@ Check = Callable[[dict[str, Any] | None, int], list[str]]
 
 
 def job(body: bytes, **changed: object) -> dict[str, Any]:
-    answer = chat_answer(body, b'"simulated/simulated"', 1)
+    answer = chat_answer(body, ShownModel("simulated"), 1)
     usage = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
     response = {"status_code": 200, "body": json.loads(answer.body)}
     return {"status": "completed", "response": response, "usage": usage, **changed}

@@ -11,6 +11,7 @@ from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.error_answers import error_code_of
 from gpu_consumers.engines.simulated.generated_answers import chat_answer, unit_vector
 from gpu_consumers.engines.simulated.reply_plans import ChatBody
+from gpu_consumers.engines.simulated.shown_model import ShownModel
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from tests.support.clock import ManualClock
 
@@ -87,10 +88,10 @@ def test_reply_has_the_requested_length(
     field: bytes, tokens: int, finish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = b'{"messages":[{"role":"user","content":"x"}],' + field + b"}"
-    answer = chat_answer(body, b'"m"', 0)
+    answer = chat_answer(body, ShownModel("m"), 0)
     with monkeypatch.context() as every_chat:
         every_chat.setattr(ChatBody, "is_plain", False)
-        assert chat_answer(body, b'"m"', 0) == answer
+        assert chat_answer(body, ShownModel("m"), 0) == answer
     choice = msgspec.json.decode(answer.body)["choices"][0]
     assert answer.output_tokens == tokens
     assert choice["finish_reason"] == finish
