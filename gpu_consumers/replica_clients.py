@@ -28,6 +28,10 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _START_S_MAX: Final = 60.0  # of each topic tail reader, until it reaches the end of its topic
 
+LINGER_MS: Final = 3.0
+"""Linger of outcomes of bulk items and of grants, the same as of batches. A batch of 50 answers
+takes about a millisecond to encode: a linger no longer than that sends a request for each."""
+
 
 @dataclass(slots=True, eq=False)
 class RecordListeners:
@@ -87,7 +91,7 @@ def connect_clients(
     listeners = RecordListeners()
     with contextlib.ExitStack() as closing:
         producer = RecordProducer(
-            kafka, client_id=replica_id, linger_ms=1.0, waits_for_partitions=True
+            kafka, client_id=replica_id, linger_ms=LINGER_MS, waits_for_partitions=True
         )
         closing.callback(producer.close)
         admin = TopicAdmin(kafka)
