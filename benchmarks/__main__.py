@@ -49,6 +49,9 @@ NAMES = (
 )
 """Modules of `benchmarks.measurements`, in the order in which they run."""
 
+COMPARISONS = ("other_checkout",)
+"""Modules that run only when they are named: they need `--checkout`."""
+
 ALIASES = {"beside_bulk": "online_during_bulk"}
 """Earlier names of benchmarks."""
 
@@ -89,6 +92,7 @@ def run(name: str, options: argparse.Namespace, work: Path, note: Callable[[str]
         quick=options.quick,
         note=note,
         seconds=options.seconds,
+        checkout=options.checkout,
     )
     measure = cast("Benchmark", import_module(f"benchmarks.measurements.{name}").measure)
     return measure(setup)
@@ -97,18 +101,26 @@ def run(name: str, options: argparse.Namespace, work: Path, note: Callable[[str]
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of: {', '.join(NAMES)}")
+    known = (*NAMES, *COMPARISONS)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of: {', '.join(known)}")
     parser.add_argument("--pairs", type=int, help=f"pairs that count; default {PAIRS}")
     parser.add_argument("--items", type=int, help="items of a run; replaces each default")
     parser.add_argument("--seconds", type=float, help="length of a trace; replaces its default")
+    parser.add_argument(
+        "--checkout", type=Path, help="another checkout after `make setup`, to compare with"
+    )
     parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
     parser.add_argument("--quick", action="store_true", help="small counts: a smoke test")
     parser.add_argument("--work", type=Path, help="where stacks keep their data meanwhile")
     parser.add_argument("--keep", action="store_true", help="do not remove that data")
     options = parser.parse_args(arguments)
     options.names = [ALIASES.get(name, name) for name in options.names]
-    if unknown := set(options.names) - set(NAMES):
+    if unknown := set(options.names) - set(known):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    if options.checkout is not None:
+        options.checkout = options.checkout.resolve()
+    elif needed := set(options.names) & set(COMPARISONS):
+        parser.error(f"{', '.join(sorted(needed))} needs --checkout")
     return options
 
 

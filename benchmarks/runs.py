@@ -21,6 +21,7 @@ class Setup:
     quick: bool
     note: Callable[[str], None]
     seconds: float | None = None  # replaces the length of a trace
+    checkout: Path | None = None  # the root of another checkout, for a comparison with it
 
     def count(self, full: int, quick: int) -> int:
         """Return how many items a run has."""

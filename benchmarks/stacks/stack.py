@@ -53,15 +53,17 @@ def running_stack(
     *options: str,
     env: Mapping[str, str] | None = None,
     program: Sequence[str] = MILLRACE,
+    checkout: Path | None = None,
 ) -> Iterator[RunningStack]:
     """Start a stack on `data` with options of `millrace up`, and stop it after the block.
 
-    `env` is added to its environment. A `program` of `benchmarks.children` replaces a role. Raises
+    `env` is added to its environment. A `program` of `benchmarks.children` replaces a role.
+    `checkout` is the root of another checkout of Millrace with its `.venv`, whose code runs. Raises
     VoidRunError when it does not become ready.
     """
     log = data / "logs" / "up.log"
     log.unlink(missing_ok=True)  # left by an earlier run on the same data
-    process = spawn_stack(data, options, env or {}, program=program)
+    process = spawn_stack(data, options, env or {}, program=program, checkout=checkout)
     try:
         yield RunningStack(_wait_until_ready(process, log), process.pid)
     finally:
@@ -74,11 +76,13 @@ def spawn_stack(
     env: Mapping[str, str],
     *,
     program: Sequence[str] = MILLRACE,
+    checkout: Path | None = None,
 ) -> ChildProcess:
     """Start `millrace up` without waiting for it; it dies with the thread that calls this."""
     if program != MILLRACE:
         env = {"PYTHONPATH": str(ROOT), **env}  # roles run with `-P` and import the replaced one
-    command = (sys.executable, "-m", *program, "up", "--data", str(data), "--port", "0")
+    python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
+    command = (python, "-m", *program, "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), env=env, parent_death_signal=signal.SIGTERM)
     return spawn(child, data / "logs")
 
