@@ -1,16 +1,19 @@
 """Reads ranges of offsets of a topic without a consumer group, up to a fixed end."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import ClusterMetadata
 
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
-from topics.tail_readers.topic_tail_reader import TopicTailReader
+from topics.tail_readers.topic_tail_reader import RETRY_S, TopicTailReader
+
+_Answer = TypeVar("_Answer")
 
 _REQUEST_S: Final = 5.0
 _POLL_S: Final = 0.2
@@ -36,32 +39,30 @@ class OffsetRangeReader(TopicTailReader):
 
     def partition_numbers(self) -> list[int]:
         """Return the partitions that the topic has now, in order."""
-        with _translate_failures():
-            listed = self._consumer.list_topics(self._name, timeout=_REQUEST_S)
-        return sorted(listed.topics[self._name].partitions)
+        return sorted(self._retried(self._metadata).topics[self._name].partitions)
 
     def full_range(self, partition: int) -> OffsetRange:
         """Return the range of all records that a partition holds now."""
-        with _translate_failures():
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(self._name, partition), timeout=_REQUEST_S
-            )
+        place = TopicPartition(self._name, partition)
+        low, high = self._retried(
+            lambda: self._consumer.get_watermark_offsets(place, timeout=_REQUEST_S)
+        )
         return OffsetRange(partition, low, high)
 
     def range_since(self, partition: int, appended_ms: int) -> OffsetRange:
         """Return the range appended at or after a time of the broker's clock."""
         full = self.full_range(partition)
         requested = [TopicPartition(self._name, partition, appended_ms)]
-        with _translate_failures():
-            (found,) = self._consumer.offsets_for_times(requested, timeout=_REQUEST_S)
+        (found,) = self._retried(
+            lambda: self._consumer.offsets_for_times(requested, timeout=_REQUEST_S)
+        )
         first = full.end if found.offset < 0 else found.offset
         return OffsetRange(partition, max(first, full.first), full.end)
 
     def committed_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the group's committed offsets; a partition without a commit is absent."""
         requested = [TopicPartition(self._name, number) for number in partitions]
-        with _translate_failures():
-            found = self._consumer.committed(requested, timeout=_REQUEST_S)
+        found = self._retried(lambda: self._consumer.committed(requested, timeout=_REQUEST_S))
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
     def read(
@@ -82,11 +83,21 @@ class OffsetRangeReader(TopicTailReader):
         """Whether every range was read to its end."""
         return self.has_read({r.partition: r.end for r in ranges})
 
+    def _metadata(self) -> ClusterMetadata:
+        return self._consumer.list_topics(self._name, timeout=_REQUEST_S)
 
-@contextmanager
-def _translate_failures() -> Iterator[None]:
-    """Raise KafkaUnavailableError for a request that failed."""
-    try:
-        yield
-    except KafkaException as error:
-        raise KafkaUnavailableError(error.args[0].str()) from None
+    def _retried(self, request: Callable[[], _Answer]) -> _Answer:
+        """Send a request again while the topic has no leader, as for a moment after its creation.
+
+        Raises KafkaUnavailableError once `_REQUEST_S` are over.
+        """
+        deadline_s = time.monotonic() + _REQUEST_S
+        while True:
+            try:
+                return request()
+            except KafkaException as error:
+                if time.monotonic() > deadline_s:
+                    raise KafkaUnavailableError(error.args[0].str()) from None
+            time.sleep(RETRY_S)
+            with suppress(KafkaException):
+                self._metadata()  # a client that saw no leader does not look for one again

@@ -19,7 +19,9 @@ from topics.settings import KafkaSettings
 
 _COUNT_MAX = 500
 _REQUEST_S = 2.0
-_RETRY_S = 0.05
+
+RETRY_S: Final = 0.05
+"""Pause between two tries of a request."""
 
 BUSY_RECORDS_PER_S: Final = 1_000
 """Rate from which a reader with a poll interval polls half as often, and at twice the rate a
@@ -161,7 +163,7 @@ class TopicTailReader:
                 self._unreadable.observe([(self._topic, p.partition)])
                 if is_last:
                     raise KafkaUnavailableError(error.args[0].str()) from None
-                time.sleep(_RETRY_S)
+                time.sleep(RETRY_S)
                 with suppress(KafkaException):
                     # A client that saw a partition without a leader does not look for one again.
                     self._consumer.list_topics(self._name, timeout=_REQUEST_S)
