@@ -16,6 +16,10 @@ from topics.settings import KafkaSettings
 
 _BROKER_S_MAX = 60.0
 
+_LONG_SESSION = ("--override", "broker.session.timeout.ms=60000")
+"""The session of a broker that is not restarted. On a machine that is busy for 2 s, the embedded
+broker's session, the controller would fence it: its partitions would have no leader."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -30,7 +34,9 @@ def running_kafka(folder: Path) -> Iterator[Service]:
     """Run a broker for a block."""
     broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ), is_open=True)
     broker.prepare()
-    with running_child(broker.child(), folder / "logs") as supervisor:
+    child = broker.child()
+    child = replace(child, argv=(*child.argv, *_LONG_SESSION))
+    with running_child(child, folder / "logs") as supervisor:
         supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")
         servers = broker.bootstrap_servers
         TopicAdmin(KafkaSettings(bootstrap_servers=servers)).wait_for_broker(_BROKER_S_MAX)
