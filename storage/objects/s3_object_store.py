@@ -1,11 +1,9 @@
 """Stores objects in an S3 bucket; every request has a timeout and a bounded number of tries."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import boto3.session
-import botocore.loaders
-import botocore.session
 from botocore.config import Config
 
 from core.clock import Clock
@@ -17,9 +15,6 @@ from storage.objects.settings import S3Settings
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
-
-_DESCRIPTIONS: Final = botocore.loaders.create_loader()
-"""Keeps the description of S3, which takes 70 ms of CPU to load, for every client."""
 
 
 class S3ObjectStore:
@@ -128,9 +123,7 @@ def s3_client(settings: S3Settings) -> "S3Client":
     """Return a client, which is safe for threads; boto3's default session is not."""
     access, secret = settings.access_key, settings.secret_key
     custom = settings.endpoint_url is not None
-    session = botocore.session.Session()
-    session.register_component("data_loader", _DESCRIPTIONS)
-    return boto3.session.Session(botocore_session=session).client(
+    return boto3.session.Session().client(
         "s3",
         endpoint_url=settings.endpoint_url,
         region_name=settings.region,

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import ClusterMetadata
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
@@ -17,6 +16,14 @@ _Answer = TypeVar("_Answer")
 
 _REQUEST_S: Final = 5.0
 _POLL_S: Final = 0.2
+_NO_LEADER: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  the client's own code
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,11 @@ class OffsetRangeReader(TopicTailReader):
 
     def partition_numbers(self) -> list[int]:
         """Return the partitions that the topic has now, in order."""
-        return sorted(self._retried(self._metadata).topics[self._name].partitions)
+        try:
+            listed = self._consumer.list_topics(self._name, timeout=_REQUEST_S)
+        except KafkaException as error:
+            raise KafkaUnavailableError(error.args[0].str()) from None
+        return sorted(listed.topics[self._name].partitions)
 
     def full_range(self, partition: int) -> OffsetRange:
         """Return the range of all records that a partition holds now."""
@@ -54,7 +65,7 @@ class OffsetRangeReader(TopicTailReader):
         full = self.full_range(partition)
         requested = [TopicPartition(self._name, partition, appended_ms)]
         (found,) = self._retried(
-            lambda: self._consumer.offsets_for_times(requested, timeout=_REQUEST_S)
+            lambda: _checked(self._consumer.offsets_for_times(requested, timeout=_REQUEST_S))
         )
         first = full.end if found.offset < 0 else found.offset
         return OffsetRange(partition, max(first, full.first), full.end)
@@ -62,7 +73,9 @@ class OffsetRangeReader(TopicTailReader):
     def committed_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the group's committed offsets; a partition without a commit is absent."""
         requested = [TopicPartition(self._name, number) for number in partitions]
-        found = self._retried(lambda: self._consumer.committed(requested, timeout=_REQUEST_S))
+        found = self._retried(
+            lambda: _checked(self._consumer.committed(requested, timeout=_REQUEST_S))
+        )
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
     def read(
@@ -83,21 +96,28 @@ class OffsetRangeReader(TopicTailReader):
         """Whether every range was read to its end."""
         return self.has_read({r.partition: r.end for r in ranges})
 
-    def _metadata(self) -> ClusterMetadata:
-        return self._consumer.list_topics(self._name, timeout=_REQUEST_S)
-
     def _retried(self, request: Callable[[], _Answer]) -> _Answer:
         """Send a request again while the topic has no leader, as for a moment after its creation.
 
-        Raises KafkaUnavailableError once `_REQUEST_S` are over.
+        Raises KafkaUnavailableError for other failures, and when none has a leader after
+        `_REQUEST_S`.
         """
         deadline_s = time.monotonic() + _REQUEST_S
         while True:
             try:
                 return request()
             except KafkaException as error:
-                if time.monotonic() > deadline_s:
+                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline_s:
                     raise KafkaUnavailableError(error.args[0].str()) from None
             time.sleep(RETRY_S)
             with suppress(KafkaException):
-                self._metadata()  # a client that saw no leader does not look for one again
+                # A client that saw a partition without a leader does not look for one again.
+                self._consumer.list_topics(self._name, timeout=_REQUEST_S)
+
+
+def _checked(places: list[TopicPartition]) -> list[TopicPartition]:
+    """Return the answer for each partition. Raises KafkaException for one that has an error."""
+    for place in places:
+        if place.error is not None:
+            raise KafkaException(place.error)
+    return places
