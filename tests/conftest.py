@@ -79,8 +79,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the process that runs the broker of all workers."""
-    is_worker = hasattr(config, "workerinput")
-    if not is_worker and getattr(config.option, "numprocesses", None):
+    is_controller = not hasattr(config, "workerinput") and bool(
+        getattr(config.option, "numprocesses", None)
+    )
+    if is_controller and "MILLRACE_KAFKA_BOOTSTRAP_SERVERS" not in os.environ:
         config.add_cleanup(BrokerHost().close)
 
 
@@ -109,7 +111,7 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield external
         return
     if ADDRESS in os.environ:
-        yield broker_of_session(tmp_path_factory.getbasetemp().parent / "kafka")
+        yield broker_of_session()
         return
     with running_kafka(tmp_path_factory.mktemp("kafka")) as kafka:
         yield kafka.address

@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 ADDRESS = "TESTS_BROKER_SOCKET"
 """Names the Unix socket of the process to the workers."""
 
 _ANSWER_S_MAX = 120.0
+_STOP_S_MAX = 30.0
 
 
 class BrokerHost:
@@ -26,39 +27,48 @@ class BrokerHost:
 
     def __init__(self) -> None:
         """Start the process; the broker starts when a worker asks."""
-        self._folder = tempfile.mkdtemp(prefix="millrace-tests-")
-        os.environ[ADDRESS] = str(Path(self._folder) / "broker")
+        # Not below pytest's own folder, which a passed session removes before the broker stops.
+        parent = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+        self._folder = tempfile.mkdtemp(prefix="millrace-tests-", dir=parent)
+        path = str(Path(self._folder) / "socket")
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(os.environ[ADDRESS])
+            listener.bind(path)
             listener.listen()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listener.fileno())],
+                [sys.executable, "-m", __name__, str(listener.fileno()), self._folder],
                 stdin=subprocess.PIPE,
                 pass_fds=(listener.fileno(),),
                 cwd=Path(__file__).parents[2],
                 start_new_session=True,  # an interrupt from the terminal is for the controller
             )
+        os.environ[ADDRESS] = path
 
     def close(self) -> None:
         """Stop the broker and the process."""
         del os.environ[ADDRESS]
-        self._process.communicate()
-        shutil.rmtree(self._folder)
+        try:
+            self._process.communicate(timeout=_STOP_S_MAX)
+        finally:
+            self._process.kill()  # the broker ends with it
+            self._process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def broker_of_session(folder: Path) -> str:
-    """Return `host:port` of the broker of all workers; it runs in the `folder` of the first."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_ANSWER_S_MAX)
-        connection.connect(os.environ[ADDRESS])
-        connection.sendall(f"{folder}\n".encode())
-        with connection.makefile() as answers:
-            address = answers.readline().strip()
+def broker_of_session() -> str:
+    """Return `host:port` of the broker of all workers."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_S_MAX)
+            connection.connect(os.environ[ADDRESS])
+            with connection.makefile() as answers:
+                address = answers.readline().strip()
+    except OSError as failure:
+        raise AssertionError("the broker of this session does not answer") from failure
     assert address, "the broker of this session did not start"
     return address
 
 
-def host(listener: socket.socket) -> None:
+def host(listener: socket.socket, folder: Path) -> None:
     """Answer workers until standard input is closed."""
     address = ""
     with ExitStack() as stack:
@@ -67,16 +77,18 @@ def host(listener: socket.socket) -> None:
             if sys.stdin in ready:
                 return
             connection, _ = listener.accept()
-            with connection, connection.makefile("rw") as lines:
-                folder = lines.readline().strip()
+            with connection:
                 if not address:
                     from benchmarks.stacks.services import running_kafka  # imports for a second
 
-                    Path(folder).mkdir(parents=True)
-                    address = stack.enter_context(running_kafka(Path(folder))).address
-                lines.write(f"{address}\n")
+                    address = stack.enter_context(running_kafka(folder)).address
+                with suppress(OSError):  # the worker has ended, or waited for too long
+                    connection.sendall(f"{address}\n".encode())
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as unix:
-        host(unix)
+    try:
+        with socket.socket(fileno=int(sys.argv[1])) as unix:
+            host(unix, Path(sys.argv[2]))
+    finally:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)  # the controller may have been killed
