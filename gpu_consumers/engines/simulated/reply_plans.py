@@ -245,8 +245,9 @@ def decode_body(decode: Callable[[bytes], _Body], body: bytes) -> _Body | Engine
         return decode(body)
     except RecursionError:
         return error_answer(400, "The body is nested too deeply.")
-    except msgspec.DecodeError as mistake:
-        return error_answer(400, f"The body is not valid: {mistake}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as mistake:
+        reason = mistake if isinstance(mistake, msgspec.DecodeError) else "it is not UTF-8"
+        return error_answer(400, f"The body is not valid: {reason}")
 
 
 def _plan(

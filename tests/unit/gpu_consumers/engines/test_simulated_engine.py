@@ -15,6 +15,8 @@ from gpu_consumers.engines.simulated.shown_model import ShownModel
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from tests.support.clock import ManualClock
 
+SHOWN = ShownModel("m")
+
 CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
 
@@ -72,6 +74,13 @@ async def test_equal_bodies_get_equal_answers() -> None:
     assert first[0] != (await run(engine(), [BODY.replace(b"Hello", b"Ciao!")]))[0]
 
 
+@pytest.mark.parametrize("field", [b'"model":"\xff"', b'"user":"x","messages":[{"role":"\xff"}]'])
+def test_a_chat_that_is_not_utf_8_is_refused(field: bytes) -> None:
+    answer = chat_answer(b'{"messages":[{"role":"user","content":"x"}],' + field + b"}", SHOWN, 0)
+    assert answer.status_code == 400
+    assert b"not UTF-8" in answer.body
+
+
 @pytest.mark.parametrize(
     ("field", "tokens", "finish"),
     [
@@ -88,10 +97,10 @@ def test_reply_has_the_requested_length(
     field: bytes, tokens: int, finish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = b'{"messages":[{"role":"user","content":"x"}],' + field + b"}"
-    answer = chat_answer(body, ShownModel("m"), 0)
+    answer = chat_answer(body, SHOWN, 0)
     with monkeypatch.context() as every_chat:
         every_chat.setattr(ChatBody, "is_plain", False)
-        assert chat_answer(body, ShownModel("m"), 0) == answer
+        assert chat_answer(body, SHOWN, 0) == answer
     choice = msgspec.json.decode(answer.body)["choices"][0]
     assert answer.output_tokens == tokens
     assert choice["finish_reason"] == finish
