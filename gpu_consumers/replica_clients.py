@@ -29,8 +29,10 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 _START_S_MAX: Final = 60.0  # of each topic tail reader, until it reaches the end of its topic
 
 LINGER_MS: Final = 3.0
-"""Linger of outcomes of bulk items and of grants, the same as of batches. A batch of 50 answers
-takes about a millisecond to encode: a linger no longer than that sends a request for each."""
+"""Linger of what no caller waits for: outcomes of bulk items, grants, capacity, attempts.
+
+A batch of 50 answers takes about a millisecond to encode: a linger no longer than that sends a
+request for each. Replies to online calls take another producer."""
 
 
 @dataclass(slots=True, eq=False)
