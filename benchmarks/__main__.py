@@ -12,6 +12,7 @@ from typing import cast
 from benchmarks.machine import describe
 from benchmarks.reporting import progress_printer, table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
+from benchmarks.stacks.stack import PYTHON
 from benchmarks.work_folders import work_folder
 from cli.stack.processes.role_children import external_service_variables
 
@@ -117,10 +118,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.names = [ALIASES.get(name, name) for name in options.names]
     if unknown := set(options.names) - set(known):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    comparisons = sorted(set(options.names) & set(COMPARISONS))
+    if options.checkout is None and comparisons:
+        parser.error(f"{', '.join(comparisons)} needs --checkout")
     if options.checkout is not None:
+        if not comparisons:
+            parser.error(f"only {', '.join(COMPARISONS)} compares with --checkout")
         options.checkout = options.checkout.resolve()
-    elif needed := set(options.names) & set(COMPARISONS):
-        parser.error(f"{', '.join(sorted(needed))} needs --checkout")
+        if not (options.checkout / PYTHON).exists():
+            parser.error(f"{options.checkout} has no {PYTHON}: run `make setup` there")
     return options
 
 

@@ -17,8 +17,8 @@ from topics.settings import KafkaSettings
 _BROKER_S_MAX = 60.0
 
 _LONG_SESSION = ("--override", "broker.session.timeout.ms=60000")
-"""The session of a broker that is not restarted. On a machine that is busy for 2 s, the embedded
-broker's session, the controller would fence it: its partitions would have no leader."""
+"""The embedded broker's session is 2 s: on a machine that is busy for longer the controller fences
+it, and its partitions have no leader. A broker that is not restarted needs no short session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ STOP_S_MAX = 30.0
 MILLRACE = ("cli.main",)
 """The program of `millrace up`."""
 
+PYTHON = Path(".venv/bin/python")
+"""The interpreter of a checkout."""
+
 REPLACED = {
     "benchmarks.children.discipline_batcher": "batcher",
     "benchmarks.children.small_cache_replica": "gpu-consumer",
@@ -81,7 +84,7 @@ def spawn_stack(
     """Start `millrace up` without waiting for it; it dies with the thread that calls this."""
     if program != MILLRACE:
         env = {"PYTHONPATH": str(ROOT), **env}  # roles run with `-P` and import the replaced one
-    python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
+    python = sys.executable if checkout is None else str(checkout / PYTHON)
     command = (python, "-m", *program, "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), env=env, parent_death_signal=signal.SIGTERM)
     return spawn(child, data / "logs")
