@@ -1,15 +1,13 @@
-"""Commands that are built once: for each invocation that would take 20 ms of CPU."""
+"""Fixtures of all tests of the CLI."""
 
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
-import typer.main
+
+from tests.support.cli_commands import commands_built_once
 
 
 @pytest.fixture(scope="session", autouse=True)
-def commands_built_once() -> Iterator[None]:
-    """Let `CliRunner` keep the commands of the application."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.testing._get_command", cache(typer.main.get_command))
+def kept_commands() -> Iterator[None]:
+    with commands_built_once():
         yield

@@ -1,14 +1,13 @@
-"""Builds the tree of commands once: 23 ms of CPU, which `typer` otherwise takes at each call."""
+"""Fixtures of all tests of the CLI."""
 
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
-from typer.main import get_command
+
+from tests.support.cli_commands import commands_built_once
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_tree_of_commands() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.testing._get_command", cache(get_command))
+def kept_commands() -> Iterator[None]:
+    with commands_built_once():
         yield
