@@ -2,28 +2,24 @@
 
 from collections.abc import Collection, Iterator
 
-import certifi
 import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
+from tests.support.certificates import write_certificate
 from tests.support.until import until
 from topics.clients.admin import TopicAdmin
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
-_END = "-----END CERTIFICATE-----\n"
-
 
 @pytest.fixture(scope="session")
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of a file with one certificate authority."""
-    file = tmp_path_factory.mktemp("authority") / "one.pem"
-    file.write_text(certifi.contents().partition(_END)[0] + _END)
-    return str(file)
+    return str(write_certificate(tmp_path_factory.mktemp("authority"), "authority"))
 
 
 @pytest.fixture(scope="module", autouse=True)

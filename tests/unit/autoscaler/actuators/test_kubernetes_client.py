@@ -1,51 +1,17 @@
 """Goal: only an API server that the service account's certificate vouches for gets its token."""
 
-import datetime
-import ipaddress
 import ssl
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from autoscaler.actuators.actuator import ActuatorDeniedError, ActuatorError
 from autoscaler.actuators.kubernetes.kubernetes_client import KubernetesClient
 from autoscaler.actuators.safe_urls import url_problem
+from tests.support.certificates import write_certificate
 from tests.support.fake_kubernetes import NAMESPACE, TOKEN, FakeKubernetes
 
 PATH = f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers"
-
-
-def write_certificate(folder: Path, name: str) -> Path:
-    """Write a certificate of 127.0.0.1 that signs itself, with its key; return the file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / f"{name}.pem"
-    file.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return file
 
 
 async def test_the_certificate_is_checked_and_read_again_when_it_is_rotated(tmp_path: Path) -> None:
