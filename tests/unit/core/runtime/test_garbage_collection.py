@@ -26,7 +26,7 @@ print(after())
 
 
 def test_later_garbage_is_collected() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    shown = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=30
     )
-    assert said.stdout == "50000 True\nNone True\nNone\n"
+    assert shown.stdout == "50000 True\nNone True\nNone\n"
