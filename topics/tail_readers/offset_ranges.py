@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -10,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from topics.errors import KafkaUnavailableError
 from topics.records.received_record import ReceivedRecord
-from topics.tail_readers.topic_tail_reader import RETRY_S, TopicTailReader
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _Answer = TypeVar("_Answer")
 
@@ -109,10 +108,7 @@ class OffsetRangeReader(TopicTailReader):
             except KafkaException as error:
                 if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline_s:
                     raise KafkaUnavailableError(error.args[0].str()) from None
-            time.sleep(RETRY_S)
-            with suppress(KafkaException):
-                # A client that saw a partition without a leader does not look for one again.
-                self._consumer.list_topics(self._name, timeout=_REQUEST_S)
+            self._refresh_leaders()
 
 
 def _checked(places: list[TopicPartition]) -> list[TopicPartition]:

@@ -19,9 +19,7 @@ from topics.settings import KafkaSettings
 
 _COUNT_MAX = 500
 _REQUEST_S = 2.0
-
-RETRY_S: Final = 0.05
-"""Pause between two tries of a request."""
+_RETRY_S = 0.05
 
 BUSY_RECORDS_PER_S: Final = 1_000
 """Rate from which a reader with a poll interval polls half as often, and at twice the rate a
@@ -163,13 +161,19 @@ class TopicTailReader:
                 self._unreadable.observe([(self._topic, p.partition)])
                 if is_last:
                     raise KafkaUnavailableError(error.args[0].str()) from None
-                time.sleep(RETRY_S)
-                with suppress(KafkaException):
-                    # A client that saw a partition without a leader does not look for one again.
-                    self._consumer.list_topics(self._name, timeout=_REQUEST_S)
+                self._refresh_leaders()
             else:
                 self._unreadable.observe(())
                 return ends
+
+    def _refresh_leaders(self) -> None:
+        """Pause before a request is sent again, and let the client look for leaders.
+
+        A client that saw a partition without a leader does not look for one again.
+        """
+        time.sleep(_RETRY_S)
+        with suppress(KafkaException):
+            self._consumer.list_topics(self._name, timeout=_REQUEST_S)
 
     def close(self) -> None:
         """Close the client."""

@@ -1,4 +1,4 @@
-"""Goal: what is alive is left out of collections, which are rare; later garbage is collected."""
+"""Goal: collections are rare and skip the objects that exist; later garbage is collected."""
 
 import subprocess
 import sys
