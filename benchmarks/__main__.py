@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"unset {named}: benchmarks run services as child processes\n")
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops child processes
-    machine = describe()
+    machine = describe(other=options.checkout)
     reports, failed = [], []
     for name in options.names or NAMES:
         note = progress_printer(f"{name}: ")

@@ -46,12 +46,13 @@ _GROUPS = (  # of variables that roles read
 )
 
 
-def describe(now: datetime | None = None) -> dict[str, object]:
-    """Return the header of a report."""
+def describe(now: datetime | None = None, *, other: Path | None = None) -> dict[str, object]:
+    """Return the header of a report. `other` is the checkout that is compared with, if any."""
     return {
         "measured_at": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "HEAD"),
         "changed_files": len(_git("status", "--porcelain").splitlines()),
+        "other_commit": None if other is None else _git("rev-parse", "HEAD", folder=other),
         "python": platform.python_version(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
         "system": platform.platform(),
@@ -75,11 +76,11 @@ def settings_of_roles(env: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _git(*arguments: str) -> str:
+def _git(*arguments: str, folder: Path = ROOT) -> str:
     try:
         result = subprocess.run(
             ["git", "-c", "safe.directory=*", *arguments],
-            cwd=ROOT,
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=20,
