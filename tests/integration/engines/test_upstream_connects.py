@@ -1,16 +1,10 @@
 """Goal: an upstream that cannot be reached or trusted is a pool failure with its cause."""
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from core.errors import PoolUnavailableError, SettingsError
 from gpu_consumers.engines.engine import EngineAnswer
@@ -19,33 +13,12 @@ from gpu_consumers.engines.openai_http.origin import Origin
 from tests.integration.engines.conformance import CHAT, chat_body, content_of, run
 from tests.integration.engines.raw_server import ANSWER, Peer, raw_server, sending
 from tests.integration.engines.upstream import engine_of, http_settings
+from tests.support.certificates import write_certificate
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and its self-signed certificate for this machine, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "server.pem"
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        + signed.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
+    return write_certificate(tmp_path_factory.mktemp("tls"), "server")
 
 
 @pytest.fixture
