@@ -21,8 +21,11 @@ from hypothesis import HealthCheck, settings
 from benchmarks.stacks.services import running_kafka, running_postgres
 from core.runtime.garbage_collection import collect_rarely, exclude_present_objects
 from migrations.runner import upgrade
-from tests.support.broker_host import ADDRESS, BrokerHost, broker_of_session
+from tests.support import broker_host, vllm_programs
+from tests.support.broker_host import broker_of_session
 from tests.support.distribution import FixtureScheduling, rank_of
+from tests.support.session_hosts import SessionHost
+from tests.support.vllm_programs import running_host
 
 # As roles do: a quarter of the CPU of finding thousands of tests was that of collecting garbage.
 collect_rarely()
@@ -78,12 +81,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the process that runs the broker of all workers."""
+    """Start the processes that serve all workers."""
     is_controller = not hasattr(config, "workerinput") and bool(
         getattr(config.option, "numprocesses", None)
     )
     if is_controller and "MILLRACE_KAFKA_BOOTSTRAP_SERVERS" not in os.environ:
-        config.add_cleanup(BrokerHost().close)
+        for module in (broker_host, vllm_programs):
+            config.add_cleanup(SessionHost(module.HOST_MODULE, module.ADDRESS).close)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -110,7 +114,7 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if external := os.environ.get("MILLRACE_KAFKA_BOOTSTRAP_SERVERS"):
         yield external
         return
-    if ADDRESS in os.environ:
+    if broker_host.ADDRESS in os.environ:
         yield broker_of_session()
         return
     with running_kafka(tmp_path_factory.mktemp("kafka")) as kafka:
@@ -129,6 +133,13 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_postgres(tmp_path_factory.mktemp("postgres"), *options) as postgres:
         yield postgres.address
         _cloning_engine(postgres.address).dispose()
+
+
+@pytest.fixture(scope="session")
+def vllm_host() -> Iterator[None]:
+    """The process that starts programs that use vLLM (`tests.support.vllm_programs`)."""
+    with running_host():
+        yield
 
 
 @pytest.fixture(scope="session")

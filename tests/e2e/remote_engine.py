@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from io import BytesIO
@@ -19,6 +17,7 @@ from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, Slot
 from gpu_consumers.engines.engine_slots import square_root_headroom
 from tests.integration.engines.conformance import MODEL
 from tests.support.until import until
+from tests.support.vllm_programs import VllmProgram, start_program
 
 VLLM_ENV = {"KIND": "vllm", "MODEL_NAME": MODEL, "CONCURRENCY": "20", "VLLM_MAX_NUM_SEQS": "16"}
 """Settings of an engine of real vLLM, without the model."""
@@ -179,12 +178,12 @@ def running_engine(folder: Path, env: Mapping[str, str]) -> Iterator[RemoteEngin
     """Start the child and wait for its socket; stop all of its processes at the end."""
     socket_path, log_path = folder / "engine.sock", folder / "engine.log"
     with log_path.open("wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.engine_server", str(socket_path)],
-            env=os.environ | {f"MILLRACE_ENGINE_{name}": value for name, value in env.items()},
-            cwd=Path(__file__).parents[2],
-            stdout=log,
-            stderr=log,
+        child = start_program(
+            "tests.e2e.engine_server",
+            [str(socket_path)],
+            os.environ | {f"MILLRACE_ENGINE_{name}": value for name, value in env.items()},
+            output=log,
+            errors=log,
         )
     family = [psutil.Process(child.pid)]
     try:
@@ -193,17 +192,15 @@ def running_engine(folder: Path, env: Mapping[str, str]) -> Iterator[RemoteEngin
         yield RemoteEngine(socket_path, int(env["CONCURRENCY"]), family[1:])
     finally:
         child.send_signal(signal.SIGTERM)
-        try:
+        if child.wait(_STOP_TIMEOUT_S) is None:
+            child.send_signal(signal.SIGKILL)
             child.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
         _, alive = psutil.wait_procs(family, timeout=5)
         assert not alive, [process.pid for process in alive]
     assert child.returncode == 0, log_path.read_text()[-4000:]
 
 
-def _wait_for(socket_path: Path, child: subprocess.Popen[bytes], log_path: Path) -> None:
+def _wait_for(socket_path: Path, child: VllmProgram, log_path: Path) -> None:
     def has_started() -> bool:
         assert child.poll() is None, log_path.read_text()[-4000:]
         return socket_path.exists()

@@ -34,7 +34,7 @@ from tests.integration.engines.conformance_online import (
 )
 from tests.support.hostile_bodies import chat_bodies
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("vllm_host")]
 
 HASTY_S, ITEM_TIMEOUT_S = 1.0, 600.0
 HOSTILE_S_MAX = 200.0

@@ -30,7 +30,7 @@ from tests.integration.engines.conformance_online import (
 )
 from tests.support.hostile_bodies import pooling_bodies
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("vllm_host")]
 
 INPUTS_TIMEOUT_S = 150.0
 """Seconds for a body of 2,048 texts, which is valid and must be answered."""

@@ -1,57 +1,23 @@
 """One broker for all workers of pytest-xdist, in a process that the controller starts.
 
-An idle broker takes a twentieth of a core, and its start as much CPU as fifty tests. The process
-starts the broker when the first worker asks, and stops it when the controller ends, also when the
-controller is killed: then its standard input is closed.
+An idle broker takes a twentieth of a core, and its start as much CPU as fifty tests. The process, a
+`SessionHost`, starts the broker when the first worker asks, and stops it when the controller ends.
 """
 
 import os
 import select
 import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 ADDRESS = "TESTS_BROKER_SOCKET"
 """Names the Unix socket of the process to the workers."""
 
+HOST_MODULE = __name__
+
 _ANSWER_S_MAX = 120.0
-_STOP_S_MAX = 30.0
-
-
-class BrokerHost:
-    """The controller's side."""
-
-    def __init__(self) -> None:
-        """Start the process; the broker starts when a worker asks."""
-        # Not below pytest's own folder, which a passed session removes before the broker stops.
-        parent = os.environ.get("PYTEST_DEBUG_TEMPROOT")
-        self._folder = tempfile.mkdtemp(prefix="millrace-tests-", dir=parent)
-        path = str(Path(self._folder) / "socket")
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(path)
-            listener.listen()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listener.fileno()), self._folder],
-                stdin=subprocess.PIPE,
-                pass_fds=(listener.fileno(),),
-                cwd=Path(__file__).parents[2],
-                start_new_session=True,  # an interrupt from the terminal is for the controller
-            )
-        os.environ[ADDRESS] = path
-
-    def close(self) -> None:
-        """Stop the broker and the process."""
-        del os.environ[ADDRESS]
-        try:
-            self._process.communicate(timeout=_STOP_S_MAX)
-        finally:
-            self._process.kill()  # the broker ends with it
-            self._process.wait()
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def broker_of_session() -> str:

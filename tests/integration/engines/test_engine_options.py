@@ -1,7 +1,6 @@
 """Goal: each option of a version is refused at push, refused by vLLM before a load, or accepted."""
 
-import subprocess
-import sys
+import os
 from importlib.resources import files
 from typing import Any
 
@@ -15,17 +14,17 @@ from registry.engine_options.engine_options import (
     check_options,
 )
 from tests.integration.engines.option_cases import OPTION_CASES, OptionCase, Verdict
+from tests.support.vllm_programs import run_program
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(tmp_path_factory: pytest.TempPathFactory, vllm_host: None) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("options")
-    command = [sys.executable, "-m", "tests.integration.engines.option_program", str(root)]
-    run = subprocess.run(command, capture_output=True, timeout=280, check=False)
-    assert run.returncode == 0, run.stderr.decode()[-5_000:]
-    decoded: dict[str, Any] = msgspec.json.decode(run.stdout)
+    module = "tests.integration.engines.option_program"
+    output = run_program(module, [str(root / "models")], os.environ, root, timeout_s=280)
+    decoded: dict[str, Any] = msgspec.json.decode(output)
     return decoded
 
 

@@ -3,8 +3,7 @@
 One start of vLLM for all cases: `adapter_program`.
 """
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,18 @@ import msgspec
 import pytest
 
 from tests.integration.engines.adapter_program import ASKED, BAD, GOOD, PROMPTS, VERSION
+from tests.support.vllm_programs import run_program
 
 pytestmark = pytest.mark.timeout(400)
 A, B, C = GOOD.values()
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(tmp_path_factory: pytest.TempPathFactory, vllm_host: None) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("adapters")
-    command = [sys.executable, "-m", "tests.integration.engines.adapter_program", str(root)]
-    run = subprocess.run(command, capture_output=True, timeout=380, check=False)
-    assert run.returncode == 0, run.stderr.decode()[-5_000:]
-    decoded: dict[str, Any] = msgspec.json.decode(run.stdout)
+    module = "tests.integration.engines.adapter_program"
+    output = run_program(module, [str(root / "models")], os.environ, root, timeout_s=380)
+    decoded: dict[str, Any] = msgspec.json.decode(output)
     return decoded
 
 
