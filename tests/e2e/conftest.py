@@ -1,4 +1,4 @@
-"""One stack with the simulated engine for all end-to-end tests that need no stack of their own."""
+"""The stacks that end-to-end files share: one of the simulated engine, and one of real vLLM."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.distribution import SHARED_STACK
+from tests.e2e.registry_stack import Registry, running_registry
+from tests.support.distribution import SHARED_STACK, VLLM_STACK
 from tests.support.stacks import Stack, running_stack
 
 FAILING_TEXT = "poison"
@@ -23,14 +24,16 @@ _ENV = {
     "MILLRACE_WRITER_RETRY_BACKOFF_S": "0.2",
 }
 
-_CLEANUP = pytest.StashKey[ExitStack]()
+_CLEANUPS = pytest.StashKey[dict[frozenset[str], ExitStack]]()
+"""What ends the stacks that files share, by the stems of the files."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the shared stack after its last test: an idle stack takes a quarter of a core."""
-    if nextitem is None or nextitem.path.stem not in SHARED_STACK:
-        item.session.stash.get(_CLEANUP, ExitStack()).close()
+    """Stop a shared stack after its last test: an idle stack takes a quarter of a core."""
+    for files, cleanup in item.session.stash.get(_CLEANUPS, {}).items():
+        if nextitem is None or nextitem.path.stem not in files:
+            cleanup.close()
 
 
 @pytest.fixture(scope="session")
@@ -42,13 +45,23 @@ def shared_stack(
     It stops after the last test of the files of `SHARED_STACK`.
     """
     with ExitStack() as cleanup:
-        request.session.stash[_CLEANUP] = cleanup
+        request.session.stash.setdefault(_CLEANUPS, {})[SHARED_STACK] = cleanup
         with pytest.MonkeyPatch.context() as patch:  # for the start alone
             for name, value in _ENV.items():
                 patch.setenv(name, value)
             running = running_stack(tmp_path_factory.mktemp("stack"), *_OPTIONS)
             stack = cleanup.enter_context(running)
         yield stack
+
+
+@pytest.fixture(scope="session")
+def registry(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Registry]:
+    """A running stack of real vLLM; it stops after the last test of the files of `VLLM_STACK`."""
+    with ExitStack() as cleanup:
+        request.session.stash.setdefault(_CLEANUPS, {})[VLLM_STACK] = cleanup
+        yield cleanup.enter_context(running_registry(tmp_path_factory.mktemp("registry")))
 
 
 @pytest.fixture(scope="session")

@@ -1,155 +1,42 @@
 """Goal: signed models and adapters, from `millrace models push` to lines that say what ran them."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-import numpy as np
 import psutil
 import pytest
 from openai import NotFoundError, OpenAI
-from safetensors.numpy import load_file, save_file
-from typer.testing import CliRunner, Result
 
-from cli.demo.demo_models import ensure_tiny_llama
 from cli.exits import ExitCode
-from cli.main import app
 from registry.manifests.model_objects import file_key
+from tests.e2e.registry_stack import (
+    ADAPTERS,
+    BASE,
+    CHAT,
+    OTHER,
+    TOKENS,
+    Registry,
+    body_of,
+    events_of,
+    shown,
+    start_replica,
+    succeed,
+    text_of,
+)
 from tests.support.job_checks import create as create_job
 from tests.support.job_checks import ended, lines_of, upload, watch
-from tests.support.lora_adapters import write_adapter
-from tests.support.stacks import Stack, await_true, role_of, running_stack
-from tests.support.until import until_found
+from tests.support.stacks import await_true
 
 pytestmark = pytest.mark.timeout(400)
 
-BASE, ADAPTERS, OTHER = "base", ("first", "second"), "other"
 NAMES = (BASE, *ADAPTERS)
-CHAT = "/v1/chat/completions"
 PROMPTS = tuple(f"How do I read file number {number}?" for number in range(4))
 LINES_PER_NAME = 24
-TOKENS = 8
-OPTIONS = (
-    *("--engine", "vllm", "--engine-option", "adapters_max=2"),
-    *("--engine-option", "vllm_max_num_seqs=16"),
-    *("--engine-option", "vllm_dtype=float32"),  # so that a batch does not change a greedy token
-)
 REPLICA_S_MAX = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Registry:
-    """A stack that serves a model with two adapters, and knows another version without replicas."""
-
-    stack: Stack
-    versions: Mapping[str, str]  # by name
-    private: str  # an adapter of another tenant
-    key_of_owner: str
-
-    def models(self, *arguments: str) -> Result:
-        return millrace("models", *arguments, "--data", str(self.stack.data))
-
-    def answer(self, model: str, prompt: str) -> httpx.Response:
-        return self.stack.request("POST", CHAT, json=body_of(model, prompt))
-
-    def text(self, model: str, prompt: str) -> str:
-        answer = self.answer(model, prompt)
-        assert answer.status_code == 200, answer.text
-        return text_of(answer.json())
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """The replica is killed once while it loads; the stack starts nevertheless."""
-    folder = tmp_path_factory.mktemp("registry")
-    data, model = folder / "data", ensure_tiny_llama(folder / "model")
-    killed = threading.Thread(target=kill_while_loading, args=(data,), daemon=True)
-    killed.start()
-    with running_stack(data, *OPTIONS, "--model", f"{BASE}={model}", model=BASE) as stack:
-        assert not killed.is_alive()
-        yield publish(stack, folder, model)
-
-
-def publish(stack: Stack, folder: Path, model: Path) -> Registry:
-    versions = {BASE: next(one.id for one in stack.client.models.list() if one.id == BASE)}
-    versions[BASE] = shown(stack, BASE)["version"]
-    for seed, name in enumerate(ADAPTERS):
-        versions[name] = pushed(stack, write_adapter(folder / name, seed), name, "--base", BASE)
-    versions[OTHER] = pushed(stack, with_other_weights(model, folder / OTHER), OTHER)
-    succeed("tenants", "create", "owner", "--data", str(stack.data))
-    key = succeed("keys", "create", "--tenant", "owner", "--data", str(stack.data)).split()[-1]
-    adapter = write_adapter(folder / "private", 7)
-    pushed(stack, adapter, "private", "--base", BASE, "--tenant", "owner")
-    return Registry(stack, versions, "private", key)
-
-
-def kill_while_loading(data: Path) -> None:
-    """Kill the replica with SIGKILL once it has staged its model, before it can have loaded it."""
-    until_found(lambda: events_of(data, "model_staged"), timeout_s=120)
-    for process in psutil.Process().children(recursive=True):
-        if role_of(process) == "gpu-consumer":
-            process.kill()
-
-
-def events_of(data: Path, event: str) -> list[dict[str, Any]]:
-    """Return what replicas have logged under a name."""
-    lines = [line for log in data.glob("logs/gpu-*.log") for line in log.read_text().splitlines()]
-    found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-    return [one for one in found if one["event"] == event]
-
-
-def millrace(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments])
-
-
-def succeed(*arguments: str) -> str:
-    done = millrace(*arguments)
-    assert done.exit_code == ExitCode.OK, done.stderr
-    return done.stdout
-
-
-def pushed(stack: Stack, folder: Path, name: str, *options: str) -> str:
-    """Publish a folder and return its version."""
-    key = ("--sign", str(stack.data / "model-signing-key"), "--data", str(stack.data))
-    printed = succeed("models", "push", str(folder), "--name", name, *options, *key)
-    shown_name, version = printed.split()
-    assert shown_name == name
-    return version
-
-
-def with_other_weights(model: Path, folder: Path) -> Path:
-    folder.mkdir()
-    for path in model.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    weights = load_file(folder / "model.safetensors")
-    weights["lm_head.weight"] = np.roll(weights["lm_head.weight"], 1, axis=0)
-    save_file(weights, folder / "model.safetensors")
-    return folder
-
-
-def shown(stack: Stack, name: str, key: str | None = None) -> dict[str, Any]:
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    answer = stack.request("GET", f"/v1/models/{name}", headers=headers)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json()["millrace"])
-
-
-def body_of(model: str, prompt: str) -> dict[str, Any]:
-    messages = [{"role": "user", "content": prompt}]
-    return {"model": model, "messages": messages, "max_tokens": TOKENS, "temperature": 0}
-
-
-def text_of(answer: dict[str, Any]) -> str:
-    return str(answer["choices"][0]["message"]["content"])
 
 
 def file_of(requests: Sequence[tuple[str, str]]) -> bytes:
@@ -266,35 +153,14 @@ def test_a_private_adapter_is_another_tenants_secret(registry: Registry) -> None
 def test_a_tampered_file_is_refused(registry: Registry, tmp_path: Path) -> None:
     """The replica ends before it imports vLLM."""
     stack = registry.stack
-    shown_version = json.loads(registry.models("show", OTHER, "--output", "json").stdout)
-    pool = shown_version["pool"]
     weights = with_flipped_byte(stack.data, registry.versions[OTHER])
-    assert succeed("topics", "create", "--data", str(stack.data)) is not None
 
     verified = registry.models("verify", OTHER)
     assert verified.exit_code == ExitCode.FAILED
     assert "model.safetensors" in verified.stdout
 
     log = tmp_path / "replica.log"
-    env = {
-        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": stack.state.kafka_bootstrap_servers,
-        **stack.state.kafka_credentials,
-        "MILLRACE_OBJECTS_ROOT": str(stack.data / "objects"),
-        "MILLRACE_GPU_POOL": pool,
-        "MILLRACE_GPU_METRICS_PORT": "0",
-        "MILLRACE_ENGINE_KIND": "vllm",
-        "MILLRACE_ENGINE_MODEL_NAME": OTHER,
-        "MILLRACE_ENGINE_MODEL_VERSION": registry.versions[OTHER],
-        "MILLRACE_ENGINE_TRUSTED_KEYS": str(stack.data / "trusted-model-keys.pem"),
-        "MILLRACE_ENGINE_WEIGHT_CACHE": str(tmp_path / "weights"),
-    }
-    with log.open("wb") as output:
-        replica = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gpu_consumers"],
-            env={**os.environ, **env},
-            stdout=output,
-            stderr=output,
-        )
+    replica = start_replica(registry, OTHER, tmp_path)
     try:
         await_true(
             lambda: "model_refused" in log.read_text() or replica.poll() is not None,

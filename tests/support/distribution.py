@@ -6,7 +6,7 @@ from xdist.scheduler import LoadFileScheduling
 
 LONGEST = (
     *("test_vllm_engine", "test_demo", "test_vllm_pooling"),
-    *("test_model_registry", "test_vllm"),
+    *("test_model_registry", "test_vllm_clients"),
 )
 """Files that take minutes. They run first, so that no worker starts one at the end."""
 
@@ -26,6 +26,8 @@ One worker runs all of them after the longest files: a second stack takes as muc
 tests to start, and a quarter of a core from then on. The stack stops after the last of them.
 """
 
+VLLM_STACK = frozenset({"test_model_registry", "test_vllm_clients"})
+"""The end-to-end files that use the stack of real vLLM. One worker runs both."""
 
 TWO_BROKERS = "/integration/partitions/"
 """The folder whose files use a cluster of two brokers. One worker runs all of them: another cluster
@@ -44,7 +46,7 @@ class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
     """All tests of a file run in one worker, with exceptions.
 
     Each class of `ENGINES` is a unit. The files of `SHARED_STACK` are one unit together, and so are
-    those of `TWO_BROKERS`.
+    those of `VLLM_STACK` and those of `TWO_BROKERS`.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -52,6 +54,8 @@ class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
         stem = PurePosixPath(file).stem
         if stem in SHARED_STACK and "/e2e/" in f"/{file}":
             return "shared stack"
+        if stem in VLLM_STACK:
+            return "vLLM stack"
         if TWO_BROKERS in f"/{file}":
             return "two brokers"
         if stem in ENGINES and len(names) > 1:

@@ -1,30 +1,51 @@
 """Goal: on real vLLM the official clients work, and tenants share no prefix cache."""
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from cli.demo.demo_models import ensure_tiny_llama, minilm_path
+from cli.demo.demo_models import minilm_path
+from tests.e2e.registry_stack import Registry, pushed, start_replica
 from tests.sdk.checks.catalogue import VLLM, checks
 from tests.sdk.runs import VERSIONS, Reports, reports_of
 from tests.sdk.sites import EMBEDDING_MODEL, new_key, vllm_site
-from tests.support.stacks import Stack, running_stack
+from tests.support.stacks import Stack, await_true
 
 pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
 
+REPLICA_S_MAX = 120.0
+
 
 @pytest.fixture(scope="module")
-def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def vllm_stack(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running stack of two real models: a random text model and an embedding model."""
-    data = tmp_path_factory.mktemp("vllm")
-    llama = ensure_tiny_llama(data / "llama")
-    models = ("--model", f"llama={llama}", "--model", f"{EMBEDDING_MODEL}={minilm_path()}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER", "hermes")
-        with running_stack(data / "stack", "--engine", "vllm", *models, model="llama") as running:
-            yield running
+    folder = tmp_path_factory.mktemp("minilm")
+    pushed(registry.stack, minilm_path(), EMBEDDING_MODEL)
+    replica = start_replica(registry, EMBEDDING_MODEL, folder)
+    try:
+        await_embeddings(registry.stack, replica, folder / "replica.log")
+        yield registry.stack
+    finally:
+        replica.terminate()
+        try:
+            replica.wait(REPLICA_S_MAX)
+        finally:
+            replica.kill()
+            replica.wait()
+
+
+def await_embeddings(stack: Stack, replica: subprocess.Popen[bytes], log: Path) -> None:
+    body = {"model": EMBEDDING_MODEL, "input": "a"}
+
+    def answers() -> bool:
+        assert replica.poll() is None, log.read_text()[-5_000:]
+        return stack.request("POST", "/v1/embeddings", json=body).status_code == 200
+
+    await_true(answers, "embeddings", REPLICA_S_MAX)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +70,7 @@ def test_a_tenant_does_not_learn_what_another_has_sent(vllm_stack: Stack) -> Non
     prompt = "a prompt of several blocks of the cache " * 12
 
     def cached_tokens(key: str, **options: object) -> int:
-        body = {"model": "llama", "prompt": prompt, "max_tokens": 1, **options}
+        body = {"model": vllm_stack.model, "prompt": prompt, "max_tokens": 1, **options}
         stack = replace(vllm_stack, key=key)
         usage = stack.request("POST", "/v1/completions", json=body).json()["usage"]
         return int((usage["prompt_tokens_details"] or {"cached_tokens": 0})["cached_tokens"])
