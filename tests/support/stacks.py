@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import httpx
 import psutil
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from cli.stack.data_folder import StackState, read_state
 from cli.stack.processes.role_children import KAFKA
@@ -26,6 +27,10 @@ STOP_S_MAX = 60.0
 
 _POLL_S = 0.05
 """Checks list the processes of the machine or read a role's metrics: 5 to 10 ms of CPU."""
+
+_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Stacks speak plain HTTP: no client loads the certificates of authorities, 23 ms of CPU each."""
+
 _READY = re.compile(r"ready (http://127\.0\.0\.1:\d+) key (sk-\S+)\n")
 
 ROLE_MODULES = {
@@ -38,6 +43,13 @@ ROLE_MODULES = {
     "finaliser": "results finaliser",
     "webhooks": "results.webhooks",
 }
+
+
+class _HttpClient(DefaultHttpxClient):
+    """Closes its connections when nobody has it any more, as the official client's own does."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 @dataclass(slots=True)
@@ -53,7 +65,10 @@ class Stack:
     @property
     def client(self) -> OpenAI:
         """Return the official client of the stack."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=6)
+        http_client = _HttpClient(verify=_TLS)
+        return OpenAI(
+            base_url=f"{self.url}/v1", api_key=self.key, max_retries=6, http_client=http_client
+        )
 
     @property
     def state(self) -> StackState:
@@ -73,7 +88,8 @@ class Stack:
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send one request with the stack's key."""
         headers = {"authorization": f"Bearer {self.key}", **options.pop("headers", {})}
-        return httpx.request(method, self.url + path, headers=headers, **{"timeout": 60, **options})
+        options = {"timeout": 60, "verify": _TLS, **options}
+        return httpx.request(method, self.url + path, headers=headers, **options)
 
     def pid(self, role: str) -> int | None:
         """Return the process id of a role, or None while it does not run."""
