@@ -11,6 +11,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import (
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     ResourceType,
+    TopicDescription,
     TopicMetadata,
 )
 
@@ -50,6 +52,12 @@ _TRANSIENT = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
+_ABSENT = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,  # also of a topic that does not exist
+    }
+)
 
 
 class TopicAdmin:
@@ -69,9 +77,9 @@ class TopicAdmin:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._client.list_topics(timeout=1.0)
+                self._client.describe_cluster(request_timeout=1.0).result(REQUEST_TIMEOUT_S)
                 return
-            except KafkaException as error:
+            except (KafkaException, TimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise self._unavailable(error) from None
 
@@ -153,7 +161,7 @@ class TopicAdmin:
         Raises KafkaUnavailableError.
         """
         wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
-        present = self._metadata_with(wanted.keys() & self._created)
+        present = self._present(wanted.keys())
         differences = [missing_topic(name) for name in sorted(wanted.keys() - present.keys())]
         found = {name: topic for name, topic in wanted.items() if name in present}
         for name, topic in found.items():
@@ -168,7 +176,8 @@ class TopicAdmin:
         Raises KafkaUnavailableError, also without the right to read the broker's configuration.
         """
         with self._named_failures():
-            brokers = self._client.list_topics(timeout=REQUEST_TIMEOUT_S).brokers
+            cluster = self._client.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+            brokers = [node.id for node in cluster.result(REQUEST_TIMEOUT_S).nodes]
             resource = ConfigResource(ResourceType.BROKER, str(min(brokers)))
             (described,) = self._client.describe_configs([resource]).values()
             entry = described.result(REQUEST_TIMEOUT_S).get("offsets.retention.minutes")
@@ -281,28 +290,44 @@ class TopicAdmin:
             listed = self._client.list_topics(name, timeout=REQUEST_TIMEOUT_S)
         return listed.topics[name]
 
-    def _metadata_with(self, names: Set[str]) -> dict[str, TopicMetadata]:
-        """Retry for a time until the broker that answers knows `names`, as another one does."""
+    def _present(self, names: Set[str]) -> dict[str, TopicDescription]:
+        """Return those of `names` that exist.
+
+        Those that `create` made are waited for: the broker that answers may not know them yet, as
+        another one does.
+        """
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
-            present = self._metadata()
-            if names <= present.keys() or time.monotonic() > deadline:
+            present = self._known(names)
+            if names & self._created <= present.keys() or time.monotonic() > deadline:
                 return present
             time.sleep(_RETRY_S)
 
-    def _metadata(self) -> dict[str, TopicMetadata]:
+    def _known(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Return those of `names` that the broker which answers knows.
+
+        Asks for them alone: a shared broker may have thousands of other topics.
+        """
+        known = {}
         with self._named_failures():
-            listed = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
-        topics: dict[str, TopicMetadata] = listed.topics
-        return topics
+            futures = self._client.describe_topics(
+                TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S
+            )
+            for name, future in futures.items():
+                try:
+                    known[name] = future.result(REQUEST_TIMEOUT_S)
+                except KafkaException as error:
+                    if error.args[0].code() not in _ABSENT:
+                        raise
+        return known
 
     def _shape_differences(
-        self, name: str, found: TopicMetadata, topic: Topic
+        self, name: str, found: TopicDescription, topic: Topic
     ) -> Iterator[TopicDifference]:
         yield from partition_difference(name, len(found.partitions), topic)
         wanted = self._settings.replication_factor
         # The lowest of all partitions: a change of the factor moves one after the other.
-        copies = min((len(p.replicas) for p in found.partitions.values()), default=wanted)
+        copies = min((len(p.replicas) for p in found.partitions), default=wanted)
         setting = f"{self._settings.env_prefix}REPLICATION_FACTOR"
         yield from replica_difference(name, copies, wanted, setting)
 
@@ -341,12 +366,10 @@ class TopicAdmin:
         """Wait until every partition of new topics has a leader: before, they cannot be used."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while time.monotonic() < deadline:
-            listed = self._metadata()
-            if all(
-                name in listed
-                and listed[name].partitions
-                and all(p.leader >= 0 for p in listed[name].partitions.values())
-                for name in names
+            known = self._known(names)
+            if known.keys() == names and all(
+                topic.partitions and all(p.leader is not None for p in topic.partitions)
+                for topic in known.values()
             ):
                 return
             time.sleep(_RETRY_S)

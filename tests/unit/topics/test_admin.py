@@ -5,7 +5,12 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka.admin import ConfigResource, NewTopic
 
 from topics.clients import admin as admins
@@ -21,22 +26,27 @@ class ForgetfulCluster:
     def __init__(self, refusals: int, code: int = KafkaError.UNKNOWN_TOPIC_OR_PART) -> None:
         self.refusals, self.code = refusals, code
         self.copies = [1] * RESULTS.partition_count
-        self.leaders = [0]  # at each listing; the last one stays
+        self.leaders: list[int | None] = [0]  # at each listing; the last one stays
         self.listings = 0
-        self.behind = 0  # listings without topics
+        self.behind = 0  # listings without the topic
+        self.absence = KafkaError.UNKNOWN_TOPIC_OR_PART
         self.unknown: set[str] = set()  # options
 
-    def list_topics(self, timeout: float) -> SimpleNamespace:
+    def describe_topics(
+        self, topics: TopicCollection, request_timeout: float
+    ) -> dict[str, Future[SimpleNamespace]]:
+        described: Future[SimpleNamespace] = Future()
         if self.behind:
             self.behind -= 1
-            return SimpleNamespace(topics={})
+            described.set_exception(KafkaException(KafkaError(self.absence)))
+            return {"results": described}
         leader = self.leaders[min(self.listings, len(self.leaders) - 1)]
         self.listings += 1
-        partitions = {
-            number: SimpleNamespace(replicas=list(range(count)), leader=leader)
-            for number, count in enumerate(self.copies)
-        }
-        return SimpleNamespace(topics={"results": SimpleNamespace(partitions=partitions)})
+        partitions = [
+            SimpleNamespace(replicas=list(range(count)), leader=leader) for count in self.copies
+        ]
+        described.set_result(SimpleNamespace(partitions=partitions))
+        return {"results": described}
 
     def create_topics(
         self, topics: Sequence[NewTopic], operation_timeout: float
@@ -87,7 +97,9 @@ class SilentCluster(ForgetfulCluster):
 class LostCluster(ForgetfulCluster):
     """Creates topics and is then unavailable."""
 
-    def list_topics(self, timeout: float) -> SimpleNamespace:
+    def describe_topics(
+        self, topics: TopicCollection, request_timeout: float
+    ) -> dict[str, Future[SimpleNamespace]]:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
@@ -108,6 +120,15 @@ def test_a_late_broker_is_waited_for_after_a_creation_only() -> None:
     assert admin.drift([RESULTS]) == []
     cluster.behind = 1
     assert admin_of(cluster).drift([RESULTS]) == ["results: missing"]
+
+
+def test_a_topic_that_may_not_be_seen_is_missing() -> None:
+    cluster = ForgetfulCluster(refusals=0)
+    cluster.behind, cluster.absence = 1, KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert admin_of(cluster).drift([RESULTS]) == ["results: missing"]
+    cluster.behind, cluster.absence = 1, KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    with pytest.raises(KafkaUnavailableError):
+        admin_of(cluster).drift([RESULTS])
 
 
 def test_a_topic_that_stays_unknown_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +181,7 @@ def test_create_waits_for_leaders_with_pauses(monkeypatch: pytest.MonkeyPatch) -
     pauses: list[float] = []
     monkeypatch.setattr("topics.clients.admin.time.sleep", pauses.append)
     cluster = ForgetfulCluster(refusals=0)
-    cluster.leaders = [-1, -1, 0]
+    cluster.leaders = [None, None, 0]
 
     assert admin_of(cluster).create([RESULTS]) == ["results"]
     assert (cluster.listings, len(pauses)) == (3, 2)
