@@ -170,8 +170,10 @@ def cloned_database(postgres_url: str, template: str) -> Iterator[str]:
     """Clone `template` and drop the clone at the end; yields its SQLAlchemy URL."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     engine = _cloning_engine(postgres_url)
+    # Copied files take two thirds of the CPU of logged pages, and bring caches with them.
+    create = f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy"
     with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        connection.execute(sa.text(create))
     yield with_database(postgres_url, name)
     with engine.connect() as connection:
         connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))

@@ -118,7 +118,7 @@ def test_cluster_of_an_earlier_release_asks_for_the_password_of_its_folder(
     home = tmp_path / "postgres"
     # As earlier releases left it: no password, and a file that lets everyone in.
     (home / "cluster" / "pg_hba.conf").write_text("local all all trust\n")
-    server._run_statement(home / "cluster", "ALTER ROLE postgres PASSWORD NULL")
+    server._run_statements(home / "cluster", "ALTER ROLE postgres PASSWORD NULL")
     for name in ("pg_hba.conf", "password"):
         (home / name).unlink()
 
@@ -150,7 +150,7 @@ def test_errors_of_postgres_programs_do_not_show_the_password(
     server = EmbeddedPostgres(tmp_path)
     server.prepare()
     with pytest.raises(StackError) as failure:
-        server._run_statement(
+        server._run_statements(
             tmp_path / "postgres" / "cluster", "ALTER ROLE nobody PASSWORD 'canary'"
         )
     assert "canary" not in str(failure.value)
