@@ -7,7 +7,9 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-TIMEOUT_S: Final = 40.0
+TIMEOUT_S: Final = 90.0
+"""Ends a wait for what never comes, on a busy machine too. A test of a limit checks it itself."""
+
 _POLL_S: Final = 0.01
 
 

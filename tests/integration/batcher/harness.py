@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -55,8 +55,7 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 ROOT = Path(__file__).parents[3]
 POOL = "pool"
 
-wait_until = partial(until, timeout_s=40.0)
-"""Waits longer than other tests: a process starts slowly on a busy machine."""
+wait_until = until
 
 
 def create_topics(kafka: KafkaSettings, *pools: str) -> None:

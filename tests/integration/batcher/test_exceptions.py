@@ -13,6 +13,7 @@ from storage.postgres.engines import create_engine
 from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.batcher.harness import POOL, Bench, expected, job_ref, wait_until
+from tests.support.until import TIMEOUT_S
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import chunk_headers, decode, encode, kind_headers
@@ -27,7 +28,7 @@ def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[ReceivedRecord]
     """Read the first records of a topic."""
     tail = TopicTailReader(kafka, topic, client_id="test-reader")
     records: list[ReceivedRecord] = []
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + TIMEOUT_S
     try:
         while len(records) < count and time.monotonic() < deadline:
             records += tail.poll(0.2)
