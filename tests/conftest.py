@@ -72,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FixtureSc
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first; otherwise keep the order of the command line."""
-    items.sort(key=lambda item: rank_of(item.path.stem))
+    items.sort(key=lambda item: rank_of(item.path))
 
 
 def pytest_collection_finish() -> None:
