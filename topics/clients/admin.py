@@ -52,12 +52,7 @@ _TRANSIENT = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
-_ABSENT = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,  # also of a topic that does not exist
-    }
-)
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
 
 
 class TopicAdmin:
@@ -291,11 +286,7 @@ class TopicAdmin:
         return listed.topics[name]
 
     def _present(self, names: Set[str]) -> dict[str, TopicDescription]:
-        """Return those of `names` that exist.
-
-        Those that `create` made are waited for: the broker that answers may not know them yet, as
-        another one does.
-        """
+        """Return those of `names` that exist; wait until the broker knows those just created."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             present = self._known(names)
@@ -306,13 +297,12 @@ class TopicAdmin:
     def _known(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Return those of `names` that the broker which answers knows.
 
-        Asks for them alone: a shared broker may have thousands of other topics.
+        Asks for them alone: a shared broker may have thousands of other topics. Without rights a
+        topic is refused whether or not it exists.
         """
-        known = {}
+        known, wanted = {}, TopicCollection(sorted(names))
         with self._named_failures():
-            futures = self._client.describe_topics(
-                TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S
-            )
+            futures = self._client.describe_topics(wanted, request_timeout=REQUEST_TIMEOUT_S)
             for name, future in futures.items():
                 try:
                     known[name] = future.result(REQUEST_TIMEOUT_S)
