@@ -72,9 +72,9 @@ class TopicAdmin:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._client.describe_cluster(request_timeout=1.0).result(REQUEST_TIMEOUT_S)
+                self._client.list_topics(timeout=1.0)
                 return
-            except (KafkaException, TimeoutError) as error:
+            except KafkaException as error:
                 if time.monotonic() > deadline:
                     raise self._unavailable(error) from None
 
