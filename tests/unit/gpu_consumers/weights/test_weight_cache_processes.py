@@ -35,7 +35,7 @@ class Endless(LocalObjectStore):
         real.close()
         return ObjectBlocks(lambda n: next(blocks, None) or self.hang(), lambda: None, None)
     def hang(self):
-        print("hangs", flush=True)
+        print("hangs\\n", end="", flush=True)  # of several threads: each writes once
         sys.stdin.read()
 
 root, mode = Path(sys.argv[1]), sys.argv[2]
