@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -96,12 +97,9 @@ class TopicAdmin:
         futures = self._client.create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
         with self._named_failures():
             for name, future in futures.items():
-                try:
-                    future.result(REQUEST_TIMEOUT_S)
+                if _refusal(future) != KafkaError.TOPIC_ALREADY_EXISTS:
+                    future.result()
                     created.append(name)
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                        raise
         self._created |= {topic.topic for topic in wanted}
         self._await_leaders({topic.topic for topic in wanted})
         return created
@@ -194,11 +192,9 @@ class TopicAdmin:
         name = self._settings.topic_prefix + topic.name
         with self._named_failures():
             (future,) = self._client.create_partitions([NewPartitions(name, count)]).values()
-            try:
-                future.result(REQUEST_TIMEOUT_S)
-            except KafkaException as error:  # another process may have added them
-                if error.args[0].code() != KafkaError.INVALID_PARTITIONS:
-                    raise
+            # Another process may have added them.
+            if _refusal(future) != KafkaError.INVALID_PARTITIONS:
+                future.result()
 
     def unavailable_partitions(self, topic: Topic) -> frozenset[int]:
         """Return the partitions that accept no record now.
@@ -304,11 +300,8 @@ class TopicAdmin:
         with self._named_failures():
             futures = self._client.describe_topics(wanted, request_timeout=REQUEST_TIMEOUT_S)
             for name, future in futures.items():
-                try:
-                    known[name] = future.result(REQUEST_TIMEOUT_S)
-                except KafkaException as error:
-                    if error.args[0].code() not in _ABSENT:
-                        raise
+                if _refusal(future) not in _ABSENT:
+                    known[name] = future.result()
         return known
 
     def _shape_differences(
@@ -337,15 +330,11 @@ class TopicAdmin:
         while waiting:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in waiting]
             for resource, future in self._client.describe_configs(resources).items():
-                try:
-                    entries = future.result(REQUEST_TIMEOUT_S)
-                except KafkaException as error:
-                    missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                    if not missing or time.monotonic() > deadline:
-                        raise self._unavailable(error) from None
-                    continue
-                except TimeoutError as timeout:
-                    raise self._unavailable(timeout) from None
+                with self._named_failures():
+                    is_unknown = _refusal(future) == KafkaError.UNKNOWN_TOPIC_OR_PART
+                    if is_unknown and time.monotonic() < deadline:
+                        continue
+                    entries = future.result()
                 described[resource.name] = {name: entry.value for name, entry in entries.items()}
                 waiting.discard(resource.name)
             if waiting:
@@ -380,6 +369,16 @@ class TopicAdmin:
         servers = self._settings.bootstrap_servers
         setting = f"{self._settings.env_prefix}BOOTSTRAP_SERVERS"
         return KafkaUnavailableError(f"Kafka at {servers} ({setting}): {reason}")
+
+
+def _refusal(future: Future[Any]) -> int | None:
+    """Wait for an answer; return the code of an error of Kafka, else None. Raises TimeoutError.
+
+    An exception that is raised by a future and caught refers to itself, by its traceback and the
+    future there. It keeps the client, its threads and connections until garbage is collected.
+    """
+    error = future.exception(REQUEST_TIMEOUT_S)
+    return error.args[0].code() if isinstance(error, KafkaException) else None
 
 
 def _retry_transient(request: Callable[[], _Result]) -> _Result:

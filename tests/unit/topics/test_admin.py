@@ -1,5 +1,7 @@
 """Goal: requests for a topic that a broker does not know yet are retried for a bounded time."""
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -129,6 +131,21 @@ def test_a_topic_that_may_not_be_seen_is_missing() -> None:
     cluster.behind, cluster.absence = 1, KafkaError.CLUSTER_AUTHORIZATION_FAILED
     with pytest.raises(KafkaUnavailableError):
         admin_of(cluster).drift([RESULTS])
+
+
+def test_answers_that_a_caller_expects_keep_no_client_alive() -> None:
+    cluster = ForgetfulCluster(refusals=1)
+    cluster.behind = 1
+    kept = weakref.ref(cluster)
+    gc.disable()
+    try:
+        admin = admin_of(cluster)
+        assert admin.drift([RESULTS]) == ["results: missing"]
+        assert admin.drift([RESULTS]) == []
+        del admin, cluster
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_topic_that_stays_unknown_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
