@@ -37,6 +37,11 @@ def test_the_chart_names_no_broker_and_no_bucket_of_its_own() -> None:
     }
 
 
+def test_a_later_file_takes_a_storage_class_back() -> None:
+    """Helm removes a default by null, and leaves null where another file has the value."""
+    assert problems({"pools": {"chat-8b": {"weightCache": {"storageClass": ""}}}}) == []
+
+
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown value": ({"replicas": 3}, "$"),
     "an unknown role": ({"roles": {"console": {"replicas": 1}}}, "$.roles"),

@@ -24,7 +24,10 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Placement: root, selector (rendered), nodeSelector, tolerations. */}}
+{{/*
+Placement: root, selector (rendered), nodeSelector, tolerations.
+`Honor`: a node that the pod does not tolerate is no place that stays empty, which would hold all others.
+*/}}
 {{- define "millrace.placement" -}}
 {{- $selector := deepCopy (default dict .nodeSelector) -}}
 {{- with .root.Values.region }}{{ $_ := set $selector "topology.kubernetes.io/region" . }}{{ end -}}
@@ -40,6 +43,7 @@ topologySpreadConstraints:
   - topologyKey: topology.kubernetes.io/zone
     maxSkew: 1
     whenUnsatisfiable: {{ .root.Values.spread.zones }}
+    nodeTaintsPolicy: Honor
     matchLabelKeys: [pod-template-hash]
     labelSelector:
       matchLabels:
@@ -47,6 +51,7 @@ topologySpreadConstraints:
   - topologyKey: kubernetes.io/hostname
     maxSkew: 1
     whenUnsatisfiable: {{ .root.Values.spread.nodes }}
+    nodeTaintsPolicy: Honor
     matchLabelKeys: [pod-template-hash]
     labelSelector:
       matchLabels:
