@@ -115,10 +115,9 @@ def module_folder(source: Source) -> Path:
     return Path(facts["Dir"]) / source.folder
 
 
-def crd_files() -> list[Path]:
-    """Return the CRDs of all sources."""
+def crd_files(folder: Path) -> list[Path]:
+    """Return the CRDs of all sources. Those that are generated are written into the folder."""
     found = [module_folder(source) / name for source in SOURCES for name in source.files]
-    folder = Path(tempfile.mkdtemp())
     argv = ["go", "tool", "controller-gen", "crd:crdVersions=v1", f"paths={MONITORING}"]
     argv.append(f"output:crd:dir={folder}")
     subprocess.run(argv, cwd=GENERATOR, check=True, timeout=1800)
@@ -129,11 +128,12 @@ def main() -> None:
     """Replace the schemas."""
     for old in SCHEMAS.glob("*.json"):
         old.unlink()
-    for path in crd_files():
-        for name, schema in schemas_of(yaml.safe_load(path.read_text())).items():
-            text = json.dumps(schema, separators=(",", ":"), sort_keys=True)
-            (SCHEMAS / name).write_text(text + "\n")
-            sys.stdout.write(f"{name}: {len(text):,} bytes\n")
+    with tempfile.TemporaryDirectory() as folder:
+        for path in crd_files(Path(folder)):
+            for name, schema in schemas_of(yaml.safe_load(path.read_text())).items():
+                text = json.dumps(schema, separators=(",", ":"), sort_keys=True)
+                (SCHEMAS / name).write_text(text + "\n")
+                sys.stdout.write(f"{name}: {len(text):,} bytes\n")
 
 
 if __name__ == "__main__":

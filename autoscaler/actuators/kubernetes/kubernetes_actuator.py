@@ -45,6 +45,13 @@ DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 REMOVED_COST: Final = "-1000"
 """Cost of a pod that is to go: a ReplicaSet ends ready pods of the lowest cost first."""
 
+CONFLICT_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds before each further try after a conflict.
+
+Controllers raise the resource version of a Deployment with each change of its status: a few times
+within a second of a new scale, and for each pod that becomes ready.
+"""
+
 _CONCURRENT_CALLS: Final = 8
 
 
@@ -85,14 +92,16 @@ class KubernetesActuator:
     async def apply(self, order: PoolOrder) -> None:
         """Set the scale of each Deployment of the pool; those that the order lacks get 0.
 
-        After a conflict all is read and checked again, once. Raises ActuatorError.
+        After a conflict all is read and checked again, by CONFLICT_PAUSES_S. Raises ActuatorError.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                try:
-                    await self._carry_out(order)
-                except ActuatorConflictError:
-                    await self._carry_out(order)
+                for pause_s in CONFLICT_PAUSES_S:
+                    try:
+                        return await self._carry_out(order)
+                    except ActuatorConflictError:
+                        await asyncio.sleep(pause_s)
+                await self._carry_out(order)
         except TimeoutError:
             raise ActuatorTimeoutError from None
 

@@ -1,9 +1,10 @@
 """Goal: orders reach Deployments through every race with controllers, people and other scalers.
 
-The API server is a fake with optimistic concurrency; no cluster is here.
+The API server is a fake with optimistic concurrency; `make cluster` has a real one.
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from autoscaler.actuators.actuator import (
     UnexpectedAnswerError,
     UnknownPoolError,
 )
+from autoscaler.actuators.kubernetes import kubernetes_actuator
 from autoscaler.actuators.kubernetes.foreign_scalers import RECHECK_S
 from autoscaler.actuators.kubernetes.kubernetes_actuator import DELETION_COST, REMOVED_COST
 from tests.support.actuator_conformance import order
 from tests.support.actuator_platforms import KubernetesPlatform, kubernetes_platform
 
 ON_DEMAND, SPOT = "m-chat-l4", "m-chat-l4-spot"
+NO_PAUSES_S = (0.0,) * len(kubernetes_actuator.CONFLICT_PAUSES_S)
 
 
 @pytest.fixture
@@ -69,13 +72,37 @@ async def test_a_conflict_with_a_controller_is_read_again_and_done(
     assert platform.api.calls.count(("PUT", "deployments/scale")) == 2
 
 
-async def test_a_second_conflict_is_an_error(platform: KubernetesPlatform) -> None:
+async def test_controllers_that_change_both_deployments_after_each_write_delay_an_order(
+    platform: KubernetesPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a real cluster does: the status follows the annotations and the scale."""
+    monkeypatch.setattr(kubernetes_actuator, "CONFLICT_PAUSES_S", NO_PAUSES_S)
+    actuator = await platform.open_actuator()
+    conflicts = itertools.repeat(True, len(NO_PAUSES_S))
+
+    def change_status(resource: str) -> None:
+        if next(conflicts, False):
+            for deployment in platform.api.deployments.values():
+                platform.api.touch(deployment)
+
+    platform.api.before_write = change_status
+    await actuator.apply(order(platform, 1, 3, 2))
+
+    assert scales(platform) == {ON_DEMAND: 3, SPOT: 2}
+
+
+async def test_conflicts_without_an_end_are_an_error(
+    platform: KubernetesPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_actuator, "CONFLICT_PAUSES_S", NO_PAUSES_S)
     actuator = await platform.open_actuator()
     platform.api.before_write = lambda _: platform.api.touch(platform.api.deployments[ON_DEMAND])
 
     with pytest.raises(ActuatorConflictError):
         await actuator.apply(order(platform, 1, 3))
     assert scales(platform) == {ON_DEMAND: 0, SPOT: 0}
+    tried = platform.api.calls.count(("PATCH", "deployments"))
+    assert tried == len(NO_PAUSES_S) + 1
 
 
 async def test_a_newer_autoscaler_between_two_writes_wins(platform: KubernetesPlatform) -> None:
