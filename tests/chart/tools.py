@@ -27,10 +27,15 @@ RUN_S_MAX: Final = 120
 
 @cache
 def tool(name: str) -> Path:
+    """Return Helm, kubeconform or promtool."""
+    return build(MODULE, PACKAGES[name], name)
+
+
+def build(module: Path, package: str, name: str, ldflags: str = "") -> Path:
     """Return a program, built once for each content of go.mod and go.sum, checked by go.sum."""
-    pinned = (MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()
+    pinned = (module / "go.mod").read_bytes() + (module / "go.sum").read_bytes() + ldflags.encode()
     root = cache_dir(os.environ)
-    folder = root / f"chart-tools-{hashlib.sha256(pinned).hexdigest()[:12]}"
+    folder = root / f"chart-{module.name}-{hashlib.sha256(pinned).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / name
     with file_lock(folder / f"{name}.lock"):
@@ -39,8 +44,8 @@ def tool(name: str) -> Path:
             argv = ["go", "build", "-trimpath", "-mod=readonly", "-buildvcs=false"]
             env = {**os.environ, "CGO_ENABLED": "0"}
             subprocess.run(
-                [*argv, "-o", str(partial), PACKAGES[name]],
-                cwd=MODULE,
+                [*argv, "-ldflags", ldflags, "-o", str(partial), package],
+                cwd=module,
                 env=env,
                 check=True,
                 timeout=BUILD_S_MAX,
