@@ -1,5 +1,6 @@
 """Harness of batcher tests: a writer of requests, a replica that grants credit, the process."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -54,6 +55,7 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 ROOT = Path(__file__).parents[3]
 POOL = "pool"
+_LOG = logging.getLogger(__name__)
 
 wait_until = until
 
@@ -336,9 +338,11 @@ class BatcherProcess:
         return self.process.wait(20)
 
     def end(self) -> None:
-        """Kill the process if it still runs."""
+        """Kill the process if it still runs; a test that fails shows the end of its log."""
         if self.process.poll() is None:
             self.kill()
+        text = self.log.read_text()[-5_000:]
+        _LOG.info("%s, exit code %s: %s", self.log.name, self.process.returncode, text)
 
 
 class Bench:

@@ -99,7 +99,7 @@ def test_calls_wait_for_replies_that_cannot_be_read(
         assert status == 200
         assert name.startswith(f"{REPLIES.name}/")
         assert online.client.get("/v1/batches").status_code == 200
-        assert not waiting.done()
+        assert not waiting.done(), waiting.result().text
 
         brokers.thaw()
         assert waiting.result(90).status_code == 200
