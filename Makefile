@@ -81,13 +81,13 @@ lint: setup ## Format, lint, types and import contracts alone
 	$(BIN)/lint-imports --no-cache
 
 unit: setup ## Unit and property tests alone
-	$(PYTEST) -q -n 2 tests/unit tests/property
+	$(PYTEST) -q -n 3 tests/unit tests/property
 
 # With CI set, property tests use the same examples in each run (tests/conftest.py).
 test: export CI := true
 test: check jars ## Run check, then the SDK, end-to-end and integration tests on real services
 	$(SERVICES) -n 2 tests/sdk tests/e2e
-	$(SERVICES) -n 4 tests/integration
+	$(SERVICES) -n 5 tests/integration
 
 # The first run builds Helm, kubeconform and promtool from deploy/helm/tools into the user's cache: minutes.
 chart: setup ## Check the Helm chart with Helm, kubeconform and promtool (needs Go; no cluster, no network once built)
