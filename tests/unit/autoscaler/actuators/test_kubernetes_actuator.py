@@ -3,11 +3,7 @@
 The API server is a fake with optimistic concurrency; `make cluster` has a real one.
 """
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,6 @@ from autoscaler.actuators.actuator import (
     ActuatorConflictError,
     ActuatorDeniedError,
     ActuatorError,
-    ForeignScalerError,
     KindCount,
     PoolOrder,
     StaleEpochError,
@@ -23,24 +18,12 @@ from autoscaler.actuators.actuator import (
     UnknownPoolError,
 )
 from autoscaler.actuators.kubernetes import kubernetes_actuator
-from autoscaler.actuators.kubernetes.foreign_scalers import RECHECK_S
 from autoscaler.actuators.kubernetes.kubernetes_actuator import DELETION_COST, REMOVED_COST
 from tests.support.actuator_conformance import order
-from tests.support.actuator_platforms import KubernetesPlatform, kubernetes_platform
+from tests.support.actuator_platforms import KubernetesPlatform
+from tests.unit.autoscaler.actuators.kubernetes_pool import ON_DEMAND, SPOT, scales
 
-ON_DEMAND, SPOT = "m-chat-l4", "m-chat-l4-spot"
 NO_PAUSES_S = (0.0,) * len(kubernetes_actuator.CONFLICT_PAUSES_S)
-
-
-@pytest.fixture
-async def platform(tmp_path: Path) -> AsyncIterator[KubernetesPlatform]:
-    async with kubernetes_platform(tmp_path) as platform:
-        yield platform
-
-
-def scaler(target: str, kind: str | None = "Deployment") -> dict[str, Any]:
-    kinds = {} if kind is None else {"kind": kind}
-    return {"metadata": {"name": "s"}, "spec": {"scaleTargetRef": {"name": target, **kinds}}}
 
 
 def add_pod(
@@ -48,11 +31,6 @@ def add_pod(
 ) -> None:
     metadata = {"name": name, "resourceVersion": "1", "labels": {"millrace.dev/pool": "chat"}}
     platform.api.pods[name] = {"metadata": {**metadata, "annotations": annotations or {}}}
-
-
-def scales(platform: KubernetesPlatform) -> dict[str, int]:
-    found = platform.api.deployments.items()
-    return {name: deployment["spec"]["replicas"] for name, deployment in found}
 
 
 async def test_a_conflict_with_a_controller_is_read_again_and_done(
@@ -144,96 +122,6 @@ async def test_a_count_that_was_changed_by_hand_is_set_back(platform: Kubernetes
 
     observed = await actuator.observe(platform.pool)
     assert sum(kind.replicas for kind in observed.kinds) == 40
-    await actuator.apply(order(platform, 1, 3))
-    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
-
-
-async def test_a_horizontal_pod_autoscaler_of_a_deployment_is_refused(
-    platform: KubernetesPlatform,
-) -> None:
-    actuator = await platform.open_actuator()
-    platform.api.scalers = [scaler("another"), scaler(SPOT)]
-
-    with pytest.raises(ForeignScalerError):
-        await actuator.apply(order(platform, 1, 3))
-    assert scales(platform) == {ON_DEMAND: 0, SPOT: 0}
-    platform.api.scalers = [scaler(SPOT, "StatefulSet")]
-    platform.clock.advance(RECHECK_S)
-    await actuator.apply(order(platform, 1, 3))
-    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
-
-
-async def test_a_scaled_object_needs_no_kind_to_be_refused(platform: KubernetesPlatform) -> None:
-    actuator = await platform.open_actuator()
-    platform.api.scaled_objects = [scaler(ON_DEMAND, None)]
-
-    with pytest.raises(ForeignScalerError):
-        await actuator.apply(order(platform, 1, 3))
-
-
-async def test_other_scalers_are_listed_once_a_minute(platform: KubernetesPlatform) -> None:
-    actuator = await platform.open_actuator()
-    listed = ("GET", "horizontalpodautoscalers")
-    for sequence in range(5):
-        await actuator.apply(order(platform, 1, sequence, sequence=sequence))
-        platform.clock.advance(14.9)
-    assert platform.api.calls.count(listed) == 1
-
-    platform.api.scalers = [scaler(ON_DEMAND)]
-    for _ in range(2):  # the second one is refused by the same list
-        with pytest.raises(ForeignScalerError):
-            await actuator.apply(order(platform, 1, 9, sequence=9))
-    assert platform.api.calls.count(listed) == 2
-
-
-async def test_orders_at_the_same_time_share_a_list(platform: KubernetesPlatform) -> None:
-    actuator = await platform.open_actuator()
-    await asyncio.gather(*(actuator._foreign.check({ON_DEMAND}) for _ in range(5)))
-    assert platform.api.calls.count(("GET", "horizontalpodautoscalers")) == 1
-
-
-async def test_a_list_that_failed_is_tried_again_after_ten_seconds(
-    platform: KubernetesPlatform,
-) -> None:
-    actuator, listed = await platform.open_actuator(), ("GET", "horizontalpodautoscalers")
-    platform.api.denied = {listed}
-    for _ in range(3):
-        with pytest.raises(ActuatorDeniedError):
-            await actuator.apply(order(platform, 1, 3))
-    assert platform.api.calls.count(listed) == 1
-    platform.api.denied = set()
-    platform.clock.advance(RECHECK_S)
-    await actuator.apply(order(platform, 1, 3))
-    assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
-
-
-@pytest.mark.parametrize(
-    ("item", "is_refused"),
-    [
-        ({}, False),
-        (None, False),
-        ({"spec": {"scaleTargetRef": None}}, False),
-        ({"spec": {"scaleTargetRef": {"kind": "Deployment"}}}, False),
-        ({"spec": {"scaleTargetRef": {"name": 3}}}, False),
-        ({"spec": {"scaleTargetRef": {"name": ON_DEMAND, "kind": 3}}}, True),
-    ],
-)
-async def test_a_scaler_that_targets_nothing_stops_no_pool(
-    platform: KubernetesPlatform, item: Any, is_refused: bool
-) -> None:
-    actuator = await platform.open_actuator()
-    platform.api.scalers = [item]
-    if is_refused:
-        with pytest.raises(ForeignScalerError):
-            await actuator.apply(order(platform, 1, 3))
-    else:
-        await actuator.apply(order(platform, 1, 3))
-
-
-async def test_no_right_to_lists_of_keda_stops_no_pool(platform: KubernetesPlatform) -> None:
-    """Its HPAs are seen all the same."""
-    actuator = await platform.open_actuator()
-    platform.api.denied = {("GET", "scaledobjects")}
     await actuator.apply(order(platform, 1, 3))
     assert scales(platform) == {ON_DEMAND: 3, SPOT: 0}
 
