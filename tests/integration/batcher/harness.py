@@ -15,7 +15,6 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import psutil
 
 from batcher.faust_app.request_stream import group_of
 from tests.support.capacity_records import grants_of
@@ -56,8 +55,6 @@ from topics.tail_readers.topic_tail_reader import TopicTailReader
 ROOT = Path(__file__).parents[3]
 POOL = "pool"
 _LOG = logging.getLogger(__name__)
-
-wait_until = until
 
 
 def create_topics(kafka: KafkaSettings, *pools: str) -> None:
@@ -325,7 +322,7 @@ class BatcherProcess:
 
     def ready(self) -> None:
         """Wait until it has partitions."""
-        wait_until(lambda: '"event":"ready"' in self.log.read_text())
+        until(lambda: '"event":"ready"' in self.log.read_text())
 
     def kill(self) -> None:
         """kill -9."""
@@ -396,8 +393,3 @@ class Bench:
         requests = Requests(self.kafka, job_class)
         self._closing.callback(requests.producer.close)
         return requests
-
-
-def memory_bytes(batcher: BatcherProcess) -> int:
-    """Return the resident memory of the process."""
-    return int(psutil.Process(batcher.process.pid).memory_info().rss)

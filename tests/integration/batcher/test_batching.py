@@ -5,14 +5,16 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import psutil
+
 from tests.integration.batcher.harness import (
+    BatcherProcess,
     Bench,
     Replica,
     expected,
     job_ref,
-    memory_bytes,
-    wait_until,
 )
+from tests.support.until import until
 
 
 def has_items(replica: Replica, count: int) -> bool:
@@ -26,9 +28,9 @@ def test_every_item_is_dispatched_once_and_every_offset_committed(bench: Bench) 
     for job in jobs:
         bench.requests.send(job, 1000)
     wanted = sum((expected(job, 1000) for job in jobs), Counter[tuple[UUID, int]]())
-    wait_until(lambda: len(replica.items()) == 5000)
+    until(lambda: len(replica.items()) == 5000)
     assert replica.items() == wanted
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert replica.items() == wanted
     assert bench.lag() == 0
@@ -45,7 +47,7 @@ def test_replicas_with_and_without_grants_get_batches(bench: Bench) -> None:
     for job in jobs.values():
         bench.requests.send(job, 1000)
     for replica, job in jobs.items():
-        wait_until(partial(has_items, replica, 1000))
+        until(partial(has_items, replica, 1000))
         assert replica.items() == expected(job, 1000)
         assert not replica.over_granted
     assert batcher.stop() == 0
@@ -54,7 +56,7 @@ def test_replicas_with_and_without_grants_get_batches(bench: Bench) -> None:
 def test_batcher_without_partitions_stops_on_sigterm(bench: Bench) -> None:
     replica = bench.start_replica()
     batcher = bench.start_batcher(MILLRACE_KAFKA_SESSION_TIMEOUT_S=0.5)  # the broker refuses it
-    wait_until(lambda: replica.waiting)
+    until(lambda: replica.waiting)
     assert batcher.stop() == 0
 
 
@@ -66,11 +68,11 @@ def test_killed_batcher_loses_nothing_and_repeats_little(bench: Bench) -> None:
     session = {"MILLRACE_KAFKA_SESSION_TIMEOUT_S": 2}  # each successor waits for it
     for goal in (1500, 3500):
         batcher = bench.start_batcher(**session)
-        wait_until(partial(has_items, replica, goal))
+        until(partial(has_items, replica, goal))
         batcher.kill()
     batcher = bench.start_batcher(**session)
-    wait_until(lambda: len(replica.items()) == 6000)
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: len(replica.items()) == 6000)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(1200)}
     # A death repeats what left since the last commit, 0.2 s apart on an idle machine: half a
@@ -93,7 +95,7 @@ def test_successor_of_a_killed_batcher_does_not_wait_for_its_session(
     successor = bench.start_batcher(**settings)
     successor.ready()
     bench.requests.send(job_ref(1), 100)
-    wait_until(lambda: len(replica.items()) == 100)
+    until(lambda: len(replica.items()) == 100)
     assert successor.stop() == 0
 
 
@@ -108,10 +110,10 @@ def test_rebalances_lose_nothing(bench: Bench) -> None:
     second.ready()
     for job in jobs:
         bench.requests.send(job, 1000, first=1000)
-    wait_until(lambda: len(replica.items()) >= 9000)
+    until(lambda: len(replica.items()) >= 9000)
     assert first.stop() == 0
-    wait_until(lambda: len(replica.items()) == 16_000)
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: len(replica.items()) == 16_000)
+    until(lambda: bench.lag() == 0)
     assert second.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(2000)}
 
@@ -127,11 +129,11 @@ def test_a_newcomer_runs_although_others_have_more_on_the_log_than_the_buffer_ho
         bench.requests.send(job, 4000)
     newcomer = job_ref(9)
     bench.requests.send(newcomer, 10)
-    wait_until(lambda: replica.waiting)
-    wait_until(lambda: max(replica.waiting.values()) >= 1000)
+    until(lambda: replica.waiting)
+    until(lambda: max(replica.waiting.values()) >= 1000)
     replica.window = 400
-    wait_until(lambda: len(replica.items()) == 16_010)
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: len(replica.items()) == 16_010)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert set(replica.items().values()) == {1}
     order = [chunk.job.job_id for batch in replica.batches for chunk in batch.parts]
@@ -143,17 +145,22 @@ def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(bench: Ben
     replica = bench.start_replica(window=0)
     batcher = bench.start_batcher(held_items_max=2000, stall_limit_s=5)
     batcher.ready()
-    wait_until(lambda: replica.waiting)
+    until(lambda: replica.waiting)
     before = memory_bytes(batcher)
     for number in range(1, 9):
         bench.requests.send(job_ref(number), 5000, size=2000)  # 80 MB in all
-    wait_until(lambda: max(replica.waiting.values()) >= 1000)
+    until(lambda: max(replica.waiting.values()) >= 1000)
     # Long enough for a watchdog that mistakes an empty pool for a standstill.
-    wait_until(lambda: replica.demand_age_s > 8)
+    until(lambda: replica.demand_age_s > 8)
     assert max(replica.waiting.values()) <= 2000 + 100
     assert replica.items() == Counter()
     assert memory_bytes(batcher) - before < 250_000_000
     replica.window = 2000
-    wait_until(lambda: len(replica.items()) == 40_000)
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: len(replica.items()) == 40_000)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
+
+
+def memory_bytes(batcher: BatcherProcess) -> int:
+    """Return the resident memory of the process."""
+    return int(psutil.Process(batcher.process.pid).memory_info().rss)

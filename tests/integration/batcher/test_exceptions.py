@@ -12,8 +12,8 @@ from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.batcher.harness import POOL, Bench, expected, job_ref, wait_until
-from tests.support.until import TIMEOUT_S
+from tests.integration.batcher.harness import POOL, Bench, expected, job_ref
+from tests.support.until import TIMEOUT_S, until
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import chunk_headers, decode, encode, kind_headers
@@ -60,8 +60,8 @@ def test_unreadable_record_fails_its_items_and_is_dead_lettered(bench: Bench) ->
     bench.requests.send_raw(encode(chunk)[:40], chunk_headers(chunk, "bulk"))
     bench.requests.send_raw(b"nothing of ours", [])
     bench.requests.send(good, 300)
-    wait_until(lambda: len(replica.items()) == 300)
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: len(replica.items()) == 300)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
 
     (result,) = read(bench.kafka, RESULTS, 1)
@@ -81,7 +81,7 @@ def test_newer_schema_stops_the_role_with_its_offset_uncommitted(bench: Bench) -
     batcher = bench.start_batcher()
     batcher.ready()
     bench.requests.send_raw(b"from the future", [("kind", b"chunk"), ("schema", b"99")])
-    wait_until(lambda: batcher.process.poll() is not None)
+    until(lambda: batcher.process.poll() is not None)
     assert batcher.process.returncode == 1
     assert SchemaTooNewError.code in batcher.log.read_text()
     assert bench.lag() == 1
@@ -93,7 +93,7 @@ def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(bench: Bench) ->
     closed, open_job = job_ref(1), job_ref(2)
     bench.requests.send(closed, 500)
     bench.requests.send(open_job, 500)
-    wait_until(lambda: max(replica.waiting.values(), default=0) == 1000)
+    until(lambda: max(replica.waiting.values(), default=0) == 1000)
     control = JobControl(closed.job_id, version=1, closed=CloseReason.CANCELLED)
     bench.requests.producer.send(
         CONTROL.name,
@@ -103,10 +103,10 @@ def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(bench: Bench) ->
         headers=kind_headers(JobControl),
     )
     bench.requests.producer.flush(40)
-    wait_until(lambda: max(replica.waiting.values()) == 500)
+    until(lambda: max(replica.waiting.values()) == 500)
     bench.requests.send(closed, 100, first=500)
     replica.window = 400
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert replica.items() == expected(open_job, 500)
 
@@ -119,13 +119,13 @@ def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(bench: Benc
     waiting, flowing = job_ref(1, tenant=tenant, pool="other"), job_ref(2, tenant=tenant)
     bench.requests.send(waiting, 100)
     bench.requests.send(flowing, 1000)
-    wait_until(lambda: len(served.items()) == 1000)
+    until(lambda: len(served.items()) == 1000)
     # After one requeue it is behind all other records and pins nothing.
-    wait_until(lambda: record_count(bench.kafka) == 12)
-    wait_until(lambda: bench.lag() == 1)
+    until(lambda: record_count(bench.kafka) == 12)
+    until(lambda: bench.lag() == 1)
     other = bench.start_replica(pool="other")
-    wait_until(lambda: len(other.items()) == 100)
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: len(other.items()) == 100)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert other.items() == expected(waiting, 100)
     assert record_count(bench.kafka) == 12
@@ -158,6 +158,6 @@ def test_finished_redelivered_items_are_not_executed_again(bench: Bench) -> None
     bench.requests.send(job, 400)  # before the assignment: it may have been dispatched before
     replica = bench.start_replica()
     batcher = bench.start_batcher()
-    wait_until(lambda: bench.lag() == 0)
+    until(lambda: bench.lag() == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(UUID(int=1), n) for n in range(400) if n not in set(ended)}

@@ -4,7 +4,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from tests.integration.batcher.harness import Bench, Caller, Replica, call_ref, wait_until
+from tests.integration.batcher.harness import Bench, Caller, Replica, call_ref
+from tests.support.until import until
 from topics.records.records import Chunk, JobRef
 
 CALL_S = 10.0
@@ -40,15 +41,15 @@ def test_calls_without_a_live_caller_are_dropped(bench: Bench) -> None:
     gone = Caller(bench.kafka, "gone")
     try:
         bench.calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
-        wait_until(lambda: max(replica.waiting.values(), default=0) == 7)
+        until(lambda: max(replica.waiting.values(), default=0) == 7)
     finally:
         gone.stop()
     caller.abort(aborted)
     # Nothing can be dispatched, so calls that are not buffered any more were dropped.
-    wait_until(lambda: max(replica.waiting.values()) == 3)
+    until(lambda: max(replica.waiting.values()) == 3)
     replica.window = 100
-    wait_until(lambda: len(parts(replica)) == 3)
-    wait_until(lambda: bench.lag("interactive") == 0)
+    until(lambda: len(parts(replica)) == 3)
+    until(lambda: bench.lag("interactive") == 0)
     assert batcher.stop() == 0
     assert numbers(parts(replica)) == [1, 5, 7]
 
@@ -60,16 +61,16 @@ def test_rebalances_and_kills_lose_no_call(bench: Bench) -> None:
     first = bench.start_batcher(job_class="interactive", **session)
     first.ready()
     bench.calls.send_calls(*calls_of(caller, 1, 500))
-    wait_until(lambda: len(parts(replica)) >= 100)
+    until(lambda: len(parts(replica)) >= 100)
     first.kill()
     second, third = (bench.start_batcher(job_class="interactive", **session) for _ in range(2))
     second.ready()
     third.ready()
     bench.calls.send_calls(*calls_of(caller, 501, 500))
-    wait_until(lambda: len(parts(replica)) >= 700)
+    until(lambda: len(parts(replica)) >= 700)
     assert second.stop() == 0
-    wait_until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000)
-    wait_until(lambda: bench.lag("interactive") == 0)
+    until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000)
+    until(lambda: bench.lag("interactive") == 0)
     assert third.stop() == 0
     counts = Counter(part.job.job_id for part in parts(replica))
     again = [job_id for job_id, count in counts.items() if count > 1]

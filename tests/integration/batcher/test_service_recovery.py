@@ -3,7 +3,8 @@
 from collections import Counter
 from uuid import UUID
 
-from tests.integration.batcher.harness import POOL, Bench, job_ref, wait_until
+from tests.integration.batcher.harness import POOL, Bench, job_ref
+from tests.support.until import until
 from topics.clients.producer import RecordProducer
 from topics.records.catalogue import SERVICE, USAGE
 from topics.records.codec import decode, encode, kind_headers
@@ -32,20 +33,20 @@ def test_a_lead_survives_a_kill(bench: Bench) -> None:
     usage = RecordProducer(bench.kafka, client_id="test-usage", linger_ms=0)
     try:
         batcher = bench.start_batcher(**SESSION)
-        wait_until(lambda: len({job for job, _ in replica.items()}) == 2)
+        until(lambda: len({job for job, _ in replica.items()}) == 2)
         tenants = [TenantUsage(HEAVY.tenant_id, LEAD_TOKENS)]
         report = UsageReport(f"replica-{POOL}", POOL, "bulk", tenants)
         usage.send(USAGE.name, encode(report), partition=0, headers=kind_headers(UsageReport))
         usage.flush(20)
         seen: dict[UUID, float] = {}
-        wait_until(lambda: reported_leads(service, seen).get(HEAVY.tenant_id, 0) > LEAD_TOKENS / 2)
+        until(lambda: reported_leads(service, seen).get(HEAVY.tenant_id, 0) > LEAD_TOKENS / 2)
     finally:
         service.close()
         usage.close()
     batcher.kill()
     before = len(replica.batches)
     bench.start_batcher(**SESSION)
-    wait_until(lambda: _items_of(replica.batches[before:]).total() >= 1000)
+    until(lambda: _items_of(replica.batches[before:]).total() >= 1000)
     after = _items_of(replica.batches[before:])
     # The first records may be those of HEAVY alone; level tenants would get half each.
     assert after[LIGHT.job_id] >= 0.7 * after.total()
