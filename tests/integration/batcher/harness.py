@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -338,8 +338,9 @@ class BatcherProcess:
         """Kill the process if it still runs; a test that fails shows the end of its log."""
         if self.process.poll() is None:
             self.kill()
-        text = self.log.read_text()[-5_000:]
-        _LOG.info("%s, exit code %s: %s", self.log.name, self.process.returncode, text)
+        with suppress(FileNotFoundError):  # the folder of a test that passed may be gone
+            text = self.log.read_text()[-5_000:]
+            _LOG.info("%s, exit code %s: %s", self.log.name, self.process.returncode, text)
 
 
 class Bench:
