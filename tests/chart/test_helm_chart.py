@@ -298,6 +298,26 @@ def test_every_object_has_the_labels_and_annotations_of_the_values(tmp_path: Pat
             assert one["metadata"]["annotations"]["lb"] == "internal"
 
 
+@pytest.mark.parametrize(
+    ("over", "policies"),
+    [
+        ({}, 1),
+        ({"autoscaler": {"admissionPolicy": {"create": False}}}, 0),
+        # Nothing is scaled by Kubernetes, so that the account may change nothing.
+        ({"autoscaler": {"enabled": False}}, 0),
+    ],
+)
+def test_the_policy_of_admission_is_there_unless_it_is_not_wanted(
+    over: dict[str, Any], policies: int, tmp_path: Path
+) -> None:
+    done = template([SPOT, values_file(tmp_path, over)])
+    assert done.returncode == 0, done.stderr
+    kinds = [one["kind"] for one in objects(done.stdout)]
+
+    assert kinds.count("ValidatingAdmissionPolicy") == policies
+    assert kinds.count("ValidatingAdmissionPolicyBinding") == policies
+
+
 def test_an_actuator_of_kind_webhook_has_its_secret_and_its_way_out(tmp_path: Path) -> None:
     out = {"to": [{"ipBlock": {"cidr": "10.9.0.0/24"}}], "ports": [8443]}
     file = values_file(tmp_path, {"autoscaler": {"secret": "scaler", "egress": [out]}})

@@ -8,10 +8,15 @@ from typing import Any, Final, Self
 import httpx
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 TIMEOUT_S: Final = 60.0
 CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODES: Final = "/api/v1/nodes"
+ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+POLICIES: Final = f"{ADMISSION}/validatingadmissionpolicies"
+POLICY_BINDINGS: Final = f"{ADMISSION}/validatingadmissionpolicybindings"
 
 _GROUPS: Final[Mapping[str, str]] = {
     "deployments": "/apis/apps/v1",
@@ -64,10 +69,16 @@ class KubeApi:
         self.close()
 
     def send(
-        self, method: str, path: str, body: object = None, **params: str | int
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "",
+        **params: str | int,
     ) -> httpx.Response:
-        """Return an answer of any status."""
-        kind = MERGE_PATCH if method == "PATCH" else "application/json"
+        """Return an answer of any status. A PATCH without a type of content is a merge."""
+        kind = content_type or (MERGE_PATCH if method == "PATCH" else "application/json")
         return self._http.request(
             method, path, json=body, params=params, headers={"content-type": kind}
         )

@@ -10,7 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.chart.cluster.custom_resources import crds, install_crds, remove_crd
-from tests.chart.cluster.kube_api import CLASSES, KubeApi
+from tests.chart.cluster.kube_api import CLASSES, POLICIES, POLICY_BINDINGS, KubeApi
 from tests.chart.cluster.nodes import fleet, running_nodes
 from tests.chart.cluster.releases import FULLNAME, INSTANCE, NO_DISK, Release
 from tests.support.chart import APPLIED_APART, CHART, EXAMPLES, RENDERINGS, key_of
@@ -21,6 +21,11 @@ NOBODY: Final = {"region": "nowhere"}
 
 OTHER_API: Final = {"roles": {"api": {"env": {"MILLRACE_LOG_LEVEL": "debug"}}}}
 LEFT_OF_KUBERNETES: Final = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
+OF_CLUSTER: Final = {
+    "PriorityClass": CLASSES,
+    "ValidatingAdmissionPolicy": POLICIES,
+    "ValidatingAdmissionPolicyBinding": POLICY_BINDINGS,
+}
 WITHOUT_OWNER: Final = frozenset({"Event", "Lease", "PodMetrics"})
 
 
@@ -48,7 +53,7 @@ def check_release(chart: Release) -> None:
     assert not chart.api.items(chart.path("jobs"))  # hook-succeeded
     objects = [one for one in yaml.safe_load_all(chart.helm("get manifest").stdout) if one]
     kept = {key_of(one) for one in all_objects(chart.api, chart.namespace)}
-    kept |= {("PriorityClass", name) for name in chart.api.names(CLASSES)}
+    kept |= {(kind, name) for kind, path in OF_CLUSTER.items() for name in chart.api.names(path)}
     assert {key_of(one) for one in objects} <= kept
 
 
@@ -128,7 +133,8 @@ def test_a_removed_release_leaves_the_account_of_its_migration_alone(
     assert done.returncode == 0, done.stderr
     kept = {("ServiceAccount", "millrace-migration"), ("Secret", "millrace-kafka-api")}
     until(lambda: remaining(chart) == kept | LEFT_OF_KUBERNETES)
-    assert not [one for one in chart.api.names(CLASSES) if one.startswith(f"{chart.namespace}-")]
+    for path in OF_CLUSTER.values():
+        assert not [one for one in chart.api.names(path) if one.startswith(f"{chart.namespace}-")]
 
     chart.install(RENDERINGS[name], NO_DISK)  # beside what has remained
 

@@ -61,6 +61,7 @@ def test_every_object_is_valid(version: str) -> None:
         check(one, version)
     kinds = {one["kind"] for one in seen.values()}
     assert {"Deployment", "ScaledObject", "PodMonitor", "PrometheusRule", "Job"} <= kinds
+    assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= kinds
 
 
 def test_a_wrong_field_is_not_valid() -> None:

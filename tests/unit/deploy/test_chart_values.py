@@ -138,6 +138,10 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
         {"autoscaler": {"egress": [{"ports": [443], "too": []}]}},
         "$.autoscaler.egress[0]",
     ),
+    "a policy of admission that is text": (
+        {"autoscaler": {"admissionPolicy": {"create": "false"}}},
+        "$.autoscaler.admissionPolicy.create",
+    ),
     "a digest that is none": (
         {"image": {"controlPlane": {"digest": "latest"}}},
         "$.image.controlPlane.digest",

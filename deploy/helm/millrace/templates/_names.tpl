@@ -59,8 +59,8 @@ annotations:
 {{- end }}
 
 {{/* Of the whole cluster, so with the namespace: releases of one name in two namespaces are two. */}}
-{{- define "millrace.priorityClass" -}}
-{{- printf "%s-%s-%s" .root.Release.Namespace (include "millrace.fullname" .root) .class -}}
+{{- define "millrace.clusterName" -}}
+{{- printf "%s-%s-%s" .root.Release.Namespace (include "millrace.fullname" .root) .suffix -}}
 {{- end }}
 
 {{- define "millrace.image" -}}
