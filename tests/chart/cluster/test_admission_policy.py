@@ -14,6 +14,7 @@ from autoscaler.actuators.kubernetes.kubernetes_actuator import DELETION_COST, R
 from tests.chart.cluster.control_plane import ControlPlane
 from tests.chart.cluster.kube_api import APPLY_PATCH, JSON_PATCH, POLICIES, KubeApi
 from tests.chart.cluster.releases import NO_DISK, Release, release
+from tests.support.chart import key_of, objects
 from tests.support.until import until
 
 AUTOSCALER: Final = "millrace-autoscaler"
@@ -174,10 +175,12 @@ def test_neither_another_kind_of_patch_nor_a_change_beside_gets_past(
         content_type="application/strategic-merge-patch+json",
     )
     assert answer.status_code == 403, answer.text
-    for manager in ("other", "helm"):
-        applied = {"spec": {"template": {"spec": strategic}}}
-        answer = apply(autoscaler, path, applied, manager)
-        assert answer == 403, manager
+    applied = {"spec": {"template": {"spec": strategic}}}
+    assert apply(autoscaler, path, applied, "other") == 403
+    installed = objects(chart.helm("get manifest").stdout)
+    (own,) = [one for one in installed if key_of(one) == ("Deployment", DEPLOYMENT)]
+    own["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    assert apply(autoscaler, path, own, "helm") == 403  # as Helm, with all that it owns
 
 
 def apply(api: KubeApi, path: str, change: dict[str, Any], manager: str) -> int:
@@ -255,7 +258,9 @@ def test_without_the_policy_the_account_can_run_any_image_until_an_upgrade_adds_
     await_policy(chart)
     with release(plane, tmp_path_factory.mktemp("without")) as other:
         other.install(EXAMPLES, NO_DISK, WITHOUT)
-        assert not [one for one in plane.api.names(POLICIES) if one.startswith(other.namespace)]
+        assert not [
+            one for one in plane.api.names(POLICIES) if one.startswith(f"{other.namespace}-")
+        ]
         name = other.started_pods("intake", 2)[0]["metadata"]["name"]
         images = {
             other.path("deployments", DEPLOYMENT): add(f"{CONTAINER}/image", "other"),
