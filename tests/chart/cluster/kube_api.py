@@ -89,7 +89,7 @@ class KubeApi:
 
     def call(self, method: str, path: str, body: object = None, **params: str | int) -> Any:
         """Return what the server answers with success."""
-        answer = self.send(method, path, body, **params)
+        answer = self.send(method, path, body, content_type="", **params)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:2_000]}"
         return answer.json()
 
