@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
 # All tests of a file run in one worker, and all that share a stack (tests/support/distribution.py). An
-# end-to-end test starts up to thirty processes, so more than three workers starve each other; integration
+# end-to-end test starts up to thirty processes, so more than two workers starve each other; integration
 # tests wait for half of their time. The timeout includes the services that the first test of a session
 # starts; it only ends a test that hangs. Tests check their own time limits.
 SERVICES := $(PYTEST) -q --durations=15 --timeout 300 --dist loadfile --no-loadscope-reorder
@@ -86,8 +86,8 @@ unit: setup ## Unit and property tests alone
 # With CI set, property tests use the same examples in each run (tests/conftest.py).
 test: export CI := true
 test: check jars ## Run check, then the SDK, end-to-end and integration tests on real services
-	$(SERVICES) -n 3 tests/sdk tests/e2e
-	$(SERVICES) -n 6 tests/integration
+	$(SERVICES) -n 2 tests/sdk tests/e2e
+	$(SERVICES) -n 5 tests/integration
 
 # The first run builds Helm, kubeconform and promtool from deploy/helm/tools into the user's cache: minutes.
 chart: setup ## Check the Helm chart with Helm, kubeconform and promtool (needs Go; no cluster, no network once built)

@@ -17,7 +17,7 @@ from tests.support.stacks import Stack, await_true
 
 pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
 
-REPLICA_S_MAX = 120.0
+REPLICA_S_MAX = 240.0
 
 
 @pytest.fixture(scope="module")
