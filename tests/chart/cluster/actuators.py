@@ -116,7 +116,7 @@ class InstalledPlatform:
 
 @asynccontextmanager
 async def platform_of(chart: Release, pool: str = "chat-8b") -> AsyncIterator[InstalledPlatform]:
-    """Yield the platform of a pool whose Deployments nobody owns yet; close its actuators."""
+    """Yield the platform of a pool that no actuator has scaled yet; close its actuators."""
     async with AsyncExitStack() as stack:
         found = InstalledPlatform(chart, stack, pool)
         found.reset()

@@ -16,7 +16,7 @@ from tests.chart.cluster.releases import FULLNAME, INSTANCE, NO_DISK, Release
 from tests.support.chart import APPLIED_APART, CHART, EXAMPLES, RENDERINGS, key_of
 from tests.support.until import until, until_found
 
-NOBODY: Final = {"region": "nowhere"}
+UNKNOWN_REGION: Final = {"region": "nowhere"}
 """No node is there, so that the migration never starts."""
 
 OTHER_API: Final = {"roles": {"api": {"env": {"MILLRACE_LOG_LEVEL": "debug"}}}}
@@ -146,7 +146,7 @@ def remaining(chart: Release) -> set[tuple[str, str]]:
 
 
 def test_a_migration_that_fails_stops_the_installation_before_all_else(chart: Release) -> None:
-    chosen = chart.chosen(["minimal.yaml"], NOBODY)
+    chosen = chart.chosen(["minimal.yaml"], UNKNOWN_REGION)
     with ThreadPoolExecutor(1) as thread:
         failing = thread.submit(chart.helm, "install", CHART, *chosen, "--timeout", "110s")
         until(lambda: chart.api.find(chart.path("jobs", "millrace-migration")))
