@@ -24,6 +24,9 @@ from tests.support.lora_adapters import write_adapter
 from tests.support.stacks import Stack, role_of, running_stack
 from tests.support.until import until_found
 
+REPLICA_S_MAX = 240.0
+"""Start or stop of a replica with vLLM on a busy machine."""
+
 BASE, ADAPTERS, OTHER = "base", ("first", "second"), "other"
 CHAT = "/v1/chat/completions"
 TOKENS = 8
@@ -140,8 +143,11 @@ def text_of(answer: dict[str, Any]) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
-def start_replica(registry: Registry, name: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a replica of a model that the stack's command does not serve.
+@contextmanager
+def running_replica(
+    registry: Registry, name: str, folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a replica of a model that the stack's command does not serve; end it.
 
     `folder` gets its log, `replica.log`, and its cache, `weights`.
     """
@@ -161,9 +167,18 @@ def start_replica(registry: Registry, name: str, folder: Path) -> subprocess.Pop
         "MILLRACE_ENGINE_WEIGHT_CACHE": str(folder / "weights"),
     }
     with (folder / "replica.log").open("wb") as output:
-        return subprocess.Popen(
+        replica = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpu_consumers"],
             env={**os.environ, **env},
             stdout=output,
             stderr=output,
         )
+    try:
+        yield replica
+    finally:
+        replica.terminate()
+        try:
+            replica.wait(REPLICA_S_MAX)
+        finally:
+            replica.kill()
+            replica.wait()

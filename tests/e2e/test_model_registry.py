@@ -22,8 +22,8 @@ from tests.e2e.registry_stack import (
     Registry,
     body_of,
     events_of,
+    running_replica,
     shown,
-    start_replica,
     succeed,
     text_of,
 )
@@ -160,8 +160,7 @@ def test_a_tampered_file_is_refused(registry: Registry, tmp_path: Path) -> None:
     assert "model.safetensors" in verified.stdout
 
     log = tmp_path / "replica.log"
-    replica = start_replica(registry, OTHER, tmp_path)
-    try:
+    with running_replica(registry, OTHER, tmp_path) as replica:
         await_true(
             lambda: "model_refused" in log.read_text() or replica.poll() is not None,
             "a refusal",
@@ -170,9 +169,6 @@ def test_a_tampered_file_is_refused(registry: Registry, tmp_path: Path) -> None:
         mapped = {one.path for one in psutil.Process(replica.pid).memory_maps()}
         replica.send_signal(signal.SIGTERM)  # it rests before it ends
         assert replica.wait(REPLICA_S_MAX) == 2, log.read_text()
-    finally:
-        replica.kill()
-        replica.wait()
     assert "model.safetensors" in log.read_text()
     assert not [path for path in mapped if "torch" in path]
     assert not [path for path in (tmp_path / "weights").rglob("*") if path.name == weights]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.demo.demo_models import minilm_path
-from tests.e2e.registry_stack import Registry, pushed, start_replica
+from tests.e2e.registry_stack import REPLICA_S_MAX, Registry, pushed, running_replica
 from tests.sdk.checks.catalogue import VLLM, checks
 from tests.sdk.runs import VERSIONS, Reports, reports_of
 from tests.sdk.sites import EMBEDDING_MODEL, new_key, vllm_site
@@ -17,25 +17,15 @@ from tests.support.stacks import Stack, await_true
 
 pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
 
-REPLICA_S_MAX = 240.0
-
 
 @pytest.fixture(scope="module")
 def vllm_stack(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running stack of two real models: a random text model and an embedding model."""
     folder = tmp_path_factory.mktemp("minilm")
     pushed(registry.stack, minilm_path(), EMBEDDING_MODEL)
-    replica = start_replica(registry, EMBEDDING_MODEL, folder)
-    try:
+    with running_replica(registry, EMBEDDING_MODEL, folder) as replica:
         await_embeddings(registry.stack, replica, folder / "replica.log")
         yield registry.stack
-    finally:
-        replica.terminate()
-        try:
-            replica.wait(REPLICA_S_MAX)
-        finally:
-            replica.kill()
-            replica.wait()
 
 
 def await_embeddings(stack: Stack, replica: subprocess.Popen[bytes], log: Path) -> None:
