@@ -234,7 +234,7 @@ def run(context: DrillContext) -> Iterator[Measure]:
                 for fault in planned_faults(context.seed, long=context.long):
                     context.note(f"scaling: {fault}")
                     _inject(scaled, fault)
-                _remove_until(scaled, lambda: len(killer.killed) >= wanted)
+                _remove_until(scaled, wanted, lambda: len(killer.killed))
         finally:
             yield from measure_recoveries(scaled.recoveries, scaled.owner_ends)
             yield from measure_orders(scaled.relay.orders, scaled.watch.samples, REPLICAS_MAX)
@@ -346,10 +346,11 @@ def _pass(scaled: Scaled, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _remove_until(scaled: Scaled, is_enough: Callable[[], bool]) -> None:
-    """Add and remove replicas until enough were killed. Raises DrillError."""
+def _remove_until(scaled: Scaled, wanted: int, killed: Callable[[], int]) -> None:
+    """Add and remove replicas until so many were killed. Raises DrillError."""
     for _ in range(CYCLES_MAX):
-        if is_enough():
+        scaled.context.note(f"scaling: {killed()} of {wanted} killed while they drained")
+        if killed() >= wanted:
             return
         for replicas in (REPLICAS_MAX, 1):
             scaled.set_replicas(replicas)
@@ -357,7 +358,7 @@ def _remove_until(scaled: Scaled, is_enough: Callable[[], bool]) -> None:
             scaled.await_replicas(what, replicas, time.time())
             scaled.await_warm()
         _pass(scaled, 2 * DELAY_S_MAX)  # the kills of this removal
-    if not is_enough():
+    if killed() < wanted:
         raise DrillError("too few replicas drained for long enough to be killed")
 
 
