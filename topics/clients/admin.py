@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
@@ -28,6 +30,7 @@ from confluent_kafka.admin import (
 )
 
 from topics.clients.client_factory import new_client
+from topics.clients.partition_offsets import offsets_at
 from topics.clients.topic_drift import (
     TopicDifference,
     missing_topic,
@@ -228,14 +231,12 @@ class TopicAdmin:
             committed = _retry_transient(
                 lambda: reader.committed(places, timeout=REQUEST_TIMEOUT_S)
             )
-            bounds = {
-                place.partition: _retry_transient(
-                    partial(reader.get_watermark_offsets, place, timeout=REQUEST_TIMEOUT_S)
-                )
-                for place in places
-            }
-        done = {place.partition: place.offset for place in committed}
-        return {n: (max(done[n], start), end) for n, (start, end) in bounds.items()}
+            first, end = (
+                _retry_transient(partial(offsets_at, reader, places, at, REQUEST_TIMEOUT_S))
+                for at in (OFFSET_BEGINNING, OFFSET_END)
+            )
+        done = {(name, place.partition): place.offset for place in committed}
+        return {n: (max(done[name, n], first[name, n]), end[name, n]) for n in range(count)}
 
     def member_count(self, group: str) -> int:
         """Return a group's number of members, dead ones included until their session ends.

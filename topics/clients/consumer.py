@@ -8,6 +8,7 @@ from topics.clients.client_factory import new_client
 from topics.clients.group_membership import GroupMembership
 from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopicMonitor
 from topics.clients.offset_tracker import Partition
+from topics.clients.partition_offsets import offsets_at
 from topics.clients.unreadable_partitions import ReadStatistics, UnreadablePartitions
 from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.metrics import LAG
@@ -173,19 +174,13 @@ class GroupConsumer:
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return each partition's end offset. Raises KafkaUnavailableError."""
-        # One request for all: each waits behind the fetch in progress, see `fetch_wait_s`.
-        places = [TopicPartition(self._prefix + t, n, OFFSET_END) for t, n in partitions]
+        # Each request waits behind the fetch in progress, see `fetch_wait_s`.
+        places = [TopicPartition(self._prefix + t, n) for t, n in partitions]
         try:
-            found = self._consumer.offsets_for_times(places, timeout=METADATA_TIMEOUT_S)
+            found = offsets_at(self._consumer, places, OFFSET_END, METADATA_TIMEOUT_S)
         except KafkaException as error:
             raise KafkaUnavailableError(error.args[0].str()) from None
-        for place in found:
-            if place.error is not None:
-                raise KafkaUnavailableError(place.error.str())
-        return {
-            (place.topic.removeprefix(self._prefix), place.partition): place.offset
-            for place in found
-        }
+        return {(name.removeprefix(self._prefix), n): end for (name, n), end in found.items()}
 
     def lag(self) -> dict[Partition, int]:
         """Return each owned partition's lag in records, as far as the client knows the end."""
