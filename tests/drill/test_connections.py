@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from tests.e2e.test_long_calls import GROWTH_BYTES_MAX, growth_bytes
-from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, running_stack
+from tests.support.until import until
 
 CLIENTS = 10_000
 HALF_OPEN = 500
@@ -48,8 +49,6 @@ def test_connections_with_half_a_head_are_closed(stack: Stack) -> None:
         connection = socket.create_connection((address.hostname or "", address.port or 80), 20)
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: t"[: number % 40])
         half_open.append(connection)
-    await_true(
-        lambda: len(api.net_connections()) <= before + 10, "half-open connections to be closed"
-    )
+    until(lambda: len(api.net_connections()) <= before + 10, "half-open connections to be closed")
     for connection in half_open:
         connection.close()

@@ -8,7 +8,7 @@ import pytest
 
 from cli.admin.scaling_records import read_scaling
 from tests.support.job_checks import assert_conserved, ended, submit, watch
-from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, running_stack
 from tests.support.until import until
 from topics.records.scaling import PoolScaling
 
@@ -49,7 +49,7 @@ def command_of(process: psutil.Process) -> str:
 
 
 def await_sleep(stack: Stack) -> None:
-    await_true(lambda: replicas(stack) == 0, "the pool at zero", SLEEP_S_MAX)
+    until(lambda: replicas(stack) == 0, "the pool at zero", SLEEP_S_MAX)
 
 
 def scaling_of(stack: Stack) -> PoolScaling:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
-from tests.support.stacks import Stack, await_true
+from tests.support.stacks import Stack
+from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -139,7 +140,7 @@ def test_watch_ends_on_a_timeout_or_signal_and_the_job_continues(
     assert watching.returncode == ExitCode.INTERRUPTED
     assert b"Traceback" not in message
     assert stack.client.batches.cancel(job).status == "cancelling"
-    await_true(
+    until(
         lambda: stack.client.batches.retrieve(job).status == "cancelled", "the cancellation", 90.0
     )
 

@@ -28,7 +28,7 @@ from tests.support.job_checks import (
 )
 from tests.support.job_checks import create as create_job
 from tests.support.recording_upstream import TOKENS, RecordingUpstream, recording_upstream
-from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, running_stack
 from tests.support.until import until, until_found
 
 CANCEL_S_MAX = 5.0
@@ -226,7 +226,7 @@ def test_a_call_beyond_its_queue_timeout_is_not_executed(
     ):
         with upstream.holding("hold"):
             holding = [threads.submit(call, f"hold {n}", 100_000) for n in range(CONCURRENCY)]
-            await_true(
+            until(
                 lambda: len(upstream.starts("hold")) == CONCURRENCY, "all slots to be taken", 60.0
             )
             before = dropped_calls(stack)
@@ -235,7 +235,7 @@ def test_a_call_beyond_its_queue_timeout_is_not_executed(
             assert kinds.keys() <= {(504, "queue_timeout"), (503, "queue_full")}, kinds
             waited = kinds[504, "queue_timeout"]
             assert waited > 0, kinds
-            await_true(
+            until(
                 lambda: dropped_calls(stack) >= before + waited,
                 "all waiting calls to be dropped",
                 60.0,

@@ -31,7 +31,7 @@ from results.tables import billed_calls
 from tests.e2e.observed_streams import ENDPOINT, replica_metric
 from tests.e2e.test_cli_batch import COMMAND_S_MAX, shell
 from tests.support.job_checks import assert_conserved, ended, submit, watch
-from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, running_stack
 from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(400)
@@ -180,16 +180,16 @@ def test_a_disconnected_client_frees_its_slot(
 ) -> None:
     freed_s = []
     for _ in range(ROUNDS):
-        await_true(lambda: replica_metric(stack, "millrace_calls_running") == 0, "a free replica")
+        until(lambda: replica_metric(stack, "millrace_calls_running") == 0, "a free replica")
         before = aborted(stack)
         connection = call(stack, stream=stream, text="x" if stream else HANGS)
         if stream:
             connection.recv(65536)
         else:
-            await_true(lambda: replica_metric(stack, "millrace_calls_running") == 1, "its start")
+            until(lambda: replica_metric(stack, "millrace_calls_running") == 1, "its start")
         started_s = time.monotonic()
         connection.close()
-        await_true(
+        until(
             lambda: aborted(stack) == before + 1,  # noqa: B023
             "the slot",
             FREED_S_MAX,
@@ -213,7 +213,7 @@ def test_an_abandoned_stream_is_billed_for_sent_tokens(stack: Stack) -> None:
         with engine.connect() as database:
             return database.execute(query).one_or_none()
 
-    await_true(lambda: billed() is not None, "its bill")
+    until(lambda: billed() is not None, "its bill")
     row = billed()
     engine.dispose()
     assert row is not None
@@ -236,7 +236,7 @@ def growth_bytes(stack: Stack, count: int) -> int:
     before: int = api.memory_info().rss
     for number in range(count):
         call(stack, stream=bool(number % 2)).close()
-    await_true(lambda: open_calls(stack) == 0, "no call left")
+    until(lambda: open_calls(stack) == 0, "no call left")
     assert len(api.net_connections()) < 100
     grown: int = api.memory_info().rss - before
     return grown

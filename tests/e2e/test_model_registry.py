@@ -29,7 +29,7 @@ from tests.e2e.registry_stack import (
 )
 from tests.support.job_checks import create as create_job
 from tests.support.job_checks import ended, lines_of, upload, watch
-from tests.support.stacks import await_true
+from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -117,7 +117,7 @@ def test_an_alias_that_moves_does_not_change_a_batch(registry: Registry) -> None
     assert paused.status_code == 200, paused.text
 
     assert registry.models("alias", "prod", "second").exit_code == ExitCode.OK
-    await_true(lambda: registry.text("prod", PROMPTS[0]) == after, "the API to read the alias")
+    until(lambda: registry.text("prod", PROMPTS[0]) == after, "the API to read the alias")
     registry.stack.request("POST", f"/v1/batches/{job.id}/resume")
     job = watch(client, job.id, ended)
 
@@ -161,7 +161,7 @@ def test_a_tampered_file_is_refused(registry: Registry, tmp_path: Path) -> None:
 
     log = tmp_path / "replica.log"
     with running_replica(registry, OTHER, tmp_path) as replica:
-        await_true(
+        until(
             lambda: "model_refused" in log.read_text() or replica.poll() is not None,
             "a refusal",
             REPLICA_S_MAX,

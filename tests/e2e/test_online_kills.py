@@ -19,9 +19,9 @@ from api.online.await_reply.replica_liveness import LOST_S
 from cli.stack.processes.ports import accepts_connections
 from cli.stack.processes.role_children import MEMBERS_FOLDER
 from tests.e2e.observed_streams import ENDPOINT, StreamSeen, count_ends, replica_metric, run_streams
-from tests.support.stacks import STOP_S_MAX, Stack, await_true, running_stack
+from tests.support.stacks import STOP_S_MAX, Stack, running_stack
 from tests.support.streaming_upstream import StreamingUpstream, streaming_upstream
-from tests.support.until import until_found, until_true
+from tests.support.until import until, until_found, until_true
 from topics.records.access import gpu_group
 
 MODEL = "small"
@@ -114,8 +114,8 @@ def check(stack: Stack, upstream: StreamingUpstream, role: str) -> list[StreamSe
         disturb=lambda: stack.kill(role),
     )
     assert count_ends(seen)["hung"] == 0, count_ends(seen)
-    await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
-    await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
+    until(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
+    until(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
     assert_ran_once(seen, upstream)
     return seen
 
@@ -153,7 +153,7 @@ def test_a_killed_replica_has_its_unary_calls_answered_by_the_next(
     with ThreadPoolExecutor(STREAMS) as pool:
         # All of them still run when the last has started.
         answers = [pool.submit(call, stack, DEADLINE_MS, text, 2 * TOKENS) for text in calls]
-        await_true(lambda: all(map(upstream.executions, calls)), "all of them to run")
+        until(lambda: all(map(upstream.executions, calls)), "all of them to run")
         stack.kill("gpu-consumer")
         statuses = [answer.result().status_code for answer in answers]
 
@@ -179,7 +179,7 @@ def second_replica(stack: Stack, folder: Path) -> Iterator[None]:
         return len(parts) == 2 and min(parts) > 0
 
     try:
-        await_true(shares_partitions, "both replicas to read partitions", 2 * RECOVERY_S_MAX)
+        until(shares_partitions, "both replicas to read partitions", 2 * RECOVERY_S_MAX)
         yield
     finally:
         second.terminate()
@@ -210,7 +210,7 @@ def test_calls_that_ran_on_as_their_partition_moved_end_with_their_replica(
     def move_and_kill() -> None:
         nonlocal killed_s
         statuses.append(pool.submit(asyncio.run, unary_statuses(stack, upstream, unary)))
-        await_true(lambda: all(map(upstream.executions, unary)), "the unary calls to run")
+        until(lambda: all(map(upstream.executions, unary)), "the unary calls to run")
         closing.enter_context(second_replica(stack, tmp_path))
         stack.kill("gpu-consumer")
         killed_s = time.monotonic()
@@ -242,16 +242,16 @@ def test_a_killed_api_closes_its_connections_and_frees_their_work(
 
     def kill() -> None:
         nonlocal started_s
-        await_true(lambda: running_calls(stack) == STREAMS, "all calls to run")
+        until(lambda: running_calls(stack) == STREAMS, "all calls to run")
         started_s = time.monotonic()
         stack.kill("api")
 
     timeout_ms = 4 * DEADLINE_MS
     seen = run_streams(stack, texts("api"), max_tokens=2000, timeout_ms=timeout_ms, disturb=kill)
     assert count_ends(seen) == {"error": STREAMS}
-    await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
+    until(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
     record_property("freed_s", round(time.monotonic() - started_s, 2))
-    await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
+    until(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
     assert_ran_once(seen, upstream)
 
 
@@ -264,10 +264,10 @@ def test_a_restarting_broker_ends_no_role_and_hangs_no_stream(
 
     def restart() -> None:
         broker(stack).send_signal(signal.SIGTERM)
-        await_true(lambda: not accepts_connections(port), "the broker to stop", 30.0)
-        await_true(lambda: accepts_connections(port), "the broker to start", BROKER_START_S_MAX)
+        until(lambda: not accepts_connections(port), "the broker to stop", 30.0)
+        until(lambda: accepts_connections(port), "the broker to start", BROKER_START_S_MAX)
         started_s = time.monotonic()
-        await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
+        until(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
         record_property("first_good_answer_s", round(time.monotonic() - started_s, 2))
 
     seen = run_streams(
@@ -281,7 +281,7 @@ def test_a_restarting_broker_ends_no_role_and_hangs_no_stream(
     assert roles <= {one.pid for one in stack.processes()}, "a role died during the restart"
     assert count_ends(seen)["hung"] == 0, count_ends(seen)
     assert {one.error for one in seen if one.error} <= {"stream_interrupted", "log_unavailable"}
-    await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
+    until(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
     assert_ran_once(seen, upstream)
 
 

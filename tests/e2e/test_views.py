@@ -14,7 +14,8 @@ from cli.main import app
 from core.ids import JOB, parse_public_id
 from storage.postgres.items import items
 from tests.e2e.test_cli_batch import lines, millrace, submitted
-from tests.support.stacks import Stack, await_true
+from tests.support.stacks import Stack
+from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(400)
 COUNT = 4000
@@ -54,8 +55,8 @@ def test_a_job_is_followed_item_by_item(stack: Stack, env: dict[str, str]) -> No
         workers.update(item["worker"] for item in page["data"] if item["worker"])
         return bool(workers)
 
-    await_true(is_running, "an item runs", 60)
-    await_true(poll, "the job settles", 90)
+    until(is_running, "an item runs", 60)
+    until(poll, "the job settles", 90)
     thread.join(60)
     assert not thread.is_alive()
 

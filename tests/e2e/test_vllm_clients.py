@@ -13,7 +13,8 @@ from tests.e2e.registry_stack import REPLICA_S_MAX, Registry, pushed, running_re
 from tests.sdk.checks.catalogue import VLLM, checks
 from tests.sdk.runs import VERSIONS, Reports, reports_of
 from tests.sdk.sites import EMBEDDING_MODEL, new_key, vllm_site
-from tests.support.stacks import Stack, await_true
+from tests.support.stacks import Stack
+from tests.support.until import until
 
 pytestmark = pytest.mark.timeout(400)  # the first test includes environment, stack and all checks
 
@@ -35,7 +36,7 @@ def await_embeddings(stack: Stack, replica: subprocess.Popen[bytes], log: Path) 
         assert replica.poll() is None, log.read_text()[-5_000:]
         return stack.request("POST", "/v1/embeddings", json=body).status_code == 200
 
-    await_true(answers, "embeddings", REPLICA_S_MAX)
+    until(answers, "embeddings", REPLICA_S_MAX)
 
 
 @pytest.fixture(scope="module")

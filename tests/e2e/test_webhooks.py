@@ -9,7 +9,8 @@ from openai import OpenAI
 from results.webhooks.events.messages import EVENT_TYPES
 from tests.integration.webhooks.receivers import Receiver, ok, receiving
 from tests.support.job_checks import chat_line, create, ended, upload, watch
-from tests.support.stacks import Stack, await_true
+from tests.support.stacks import Stack
+from tests.support.until import until
 
 ITEM_COUNT, FAILED_COUNT = 2000, 5
 
@@ -35,10 +36,10 @@ def test_a_job_notifies_its_endpoint_and_its_callback(stack: Stack) -> None:
         stack.kill("webhooks")
         job = watch(client, job_id, ended)
         assert job.status == "completed", job
-        await_true(lambda: "batch.completed" in types_of(receiver), "the event of the end", 60)
-        await_true(lambda: len(called.requests) > 0, "the callback", 60)
-        await_true(lambda: failed_of(receiver) == FAILED_COUNT, "the events of failed items", 60)
-        await_true(lambda: len(marks_of(receiver)) >= 3, "the progress events", 90)
+        until(lambda: "batch.completed" in types_of(receiver), "the event of the end", 60)
+        until(lambda: len(called.requests) > 0, "the callback", 60)
+        until(lambda: failed_of(receiver) == FAILED_COUNT, "the events of failed items", 60)
+        until(lambda: len(marks_of(receiver)) >= 3, "the progress events", 90)
         tested = client.webhooks.test(endpoint.id, event_type="batch.failed")
         assert (tested.status_code, tested.success) == (200, True)
         client.webhooks.delete(endpoint.id)

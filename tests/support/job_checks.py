@@ -9,6 +9,7 @@ from openai import OpenAI
 from openai.types import Batch
 
 from chaos.checkers.results import foreign_answers, input_bodies, is_simulated_answer
+from tests.support.until import pause_after
 
 TERMINAL = {"completed", "failed", "expired", "cancelled"}
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
@@ -50,13 +51,14 @@ def watch(
     client: OpenAI, job_id: str, until: Callable[[Batch], bool], timeout_s: float = 90.0
 ) -> Batch:
     """Poll a job until `until` holds."""
-    deadline_s = time.monotonic() + timeout_s
+    started_s = time.monotonic()
     while True:
         job = client.batches.retrieve(job_id)
         if until(job):
             return job
-        assert time.monotonic() < deadline_s, job
-        time.sleep(0.05)
+        waited_s = time.monotonic() - started_s
+        assert waited_s < timeout_s, job
+        time.sleep(pause_after(waited_s))
 
 
 def ended(job: Batch) -> bool:

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,11 @@ from openai import DefaultHttpxClient, OpenAI
 
 from cli.stack.data_folder import StackState, read_state
 from cli.stack.processes.role_children import KAFKA
-from tests.support.until import until_found
+from tests.support.until import until, until_found
 from topics.settings import KafkaSettings
 
 READY_S_MAX = 120.0
 STOP_S_MAX = 60.0
-
-_POLL_S = 0.05
-"""Checks list the processes of the machine or read a role's metrics: 5 to 10 ms of CPU."""
 
 _TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Stacks speak plain HTTP: no client loads the certificates of authorities, 23 ms of CPU each."""
@@ -116,7 +113,7 @@ class Stack:
         processes = self.processes()
         self.process.kill()
         self.wait()
-        await_true(lambda: not any(is_alive(p) for p in processes), "nothing left after SIGKILL")
+        until(lambda: not any(is_alive(p) for p in processes), "nothing left after SIGKILL")
 
     def wait(self) -> None:
         """Wait for its process to end."""
@@ -167,8 +164,7 @@ def running_stack(data: Path, *options: str, model: str = "simulated") -> Iterat
         if stack.process.poll() is None:
             processes += stack.processes()
             stack.stop()
-        gone = await_true(lambda: not any(is_alive(p) for p in processes), "an empty stack")
-        assert gone
+        until(lambda: not any(is_alive(p) for p in processes), "an empty stack")
 
 
 def role_of(process: psutil.Process) -> str | None:
@@ -187,12 +183,3 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def await_true(check: Callable[[], bool], what: str, timeout_s: float = 20.0) -> bool:
-    """Poll `check` until it is true; fail with `what` after `timeout_s`."""
-    deadline_s = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline_s, f"waited {timeout_s:g} s for {what}"
-        time.sleep(_POLL_S)
-    return True

@@ -25,7 +25,7 @@ from tests.integration.access.least_privilege import (
 )
 from tests.integration.webhooks.receivers import ok, receiving
 from tests.support.job_checks import chat_line, create, ended, submit, upload, watch
-from tests.support.stacks import await_true
+from tests.support.until import until
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 
 ENV = {
@@ -76,10 +76,10 @@ def test_every_role_does_its_work_with_its_own_rights(installation: Installation
         assert done.status == "completed", done
         counts = (done.model_extra or {})["millrace"]
         assert (counts["succeeded"], counts["failed"]) == (299, 1)
-        await_true(lambda: len(receiver.requests) >= 2, "endpoint and callback", 60)
+        until(lambda: len(receiver.requests) >= 2, "endpoint and callback", 60)
         client.delete(f"/batches/{job.id}", cast_to=dict[str, Any])
         scaling = installation.data / "logs/autoscaler.log"
-        await_true(lambda: "this process decides" in scaling.read_text(), "an owner", 60)
+        until(lambda: "this process decides" in scaling.read_text(), "an owner", 60)
     administer(installation)
     assert not any(installation.supervisor.restart_counts().values())
     assert refusals_in(installation.data / "logs") == []
@@ -111,7 +111,7 @@ def administer(installation: Installation) -> None:
         with engine.connect() as connection:
             return not connection.scalar(left)
 
-    await_true(is_erased, "the data of the tenant", 90)
+    until(is_erased, "the data of the tenant", 90)
 
 
 def ask(client: OpenAI, model: str, **options: Any) -> Any:

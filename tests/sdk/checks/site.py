@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import openai
 from openai.types.chat import ChatCompletionUserMessageParam
 
+from tests.support.until import pause_after
+
 T = TypeVar("T")
 
 MESSAGES: list[ChatCompletionUserMessageParam] = [
@@ -86,9 +88,10 @@ def refused(
 
 def poll(read: Callable[[], T], until: Callable[[T], bool], timeout_s: float = 20.0) -> T:
     """Return the result of `read` once `until` is true of it."""
-    deadline_s = time.monotonic() + timeout_s
+    started_s = time.monotonic()
     while not until(found := read()):
-        if time.monotonic() > deadline_s:
+        waited_s = time.monotonic() - started_s
+        if waited_s > timeout_s:
             raise AssertionError(f"waited {timeout_s:g} s, last seen {found!r}")
-        time.sleep(0.05)
+        time.sleep(pause_after(waited_s))
     return found
