@@ -90,6 +90,7 @@ class GroupConsumer:
             self._consumer, names, has_error_events=has_error_events
         )
         self._names = names
+        self._is_leaving = False
         if joins:
             self.join()
 
@@ -108,6 +109,8 @@ class GroupConsumer:
 
         Raises KafkaUnavailableError for a fatal client error, or a topic that stays unknown.
         """
+        if self._is_leaving and not self._assigned:
+            self.join()
         # `consume(count_max)` would wait for all of them; the first record must not wait.
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
@@ -117,17 +120,20 @@ class GroupConsumer:
 
     def join(self) -> None:
         """Join the group, if the constructor has not."""
+        self._is_leaving = False
         self._consumer.subscribe(
             self._names, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose
         )
 
     def rejoin(self) -> None:
-        """Leave the group and join it again, so that its leader sees new partitions.
+        """Leave the group, and join it again in a later `poll`, once no partition is left.
 
-        For a member without partitions: others keep theirs meanwhile.
+        So the group's leader sees new partitions, and no owner keeps its partitions without
+        `on_revoke` and `on_assign`: while the group rebalances, librdkafka does both later, and
+        drops an `unsubscribe` that is followed by a `subscribe` to the same topics.
         """
         self._consumer.unsubscribe()
-        self.join()
+        self._is_leaving = True
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         """Commit the offset after the last finished record, for partitions that are assigned.

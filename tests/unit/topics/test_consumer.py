@@ -23,7 +23,10 @@ def member() -> GroupConsumer:
     )
     consumer._consumer.close()
     client: Any = SimpleNamespace(
-        pause=lambda _: None, resume=lambda _: None, memberid=lambda: "member"
+        pause=lambda _: None,
+        resume=lambda _: None,
+        memberid=lambda: "member",
+        consume=lambda *_: [],
     )
     consumer._consumer = client
     consumer._assign(client, places())
@@ -50,3 +53,17 @@ def test_a_partition_that_is_assigned_again_is_read() -> None:
     assert consumer.read_partitions == set()
     consumer._assign(consumer._consumer, places())
     assert consumer.read_partitions == {FIRST, SECOND}
+
+
+def test_a_member_joins_again_once_its_partitions_are_revoked() -> None:
+    consumer = member()
+    calls: list[str] = []
+    consumer._consumer.unsubscribe = lambda: calls.append("leave")
+    consumer._consumer.subscribe = lambda *_, **__: calls.append("join")
+    consumer.rejoin()
+    consumer.poll(1, 0)  # the group still rebalances: a subscription would undo the departure
+    assert calls == ["leave"]
+    consumer._revoke(consumer._consumer, places())
+    consumer.poll(1, 0)
+    consumer.poll(1, 0)
+    assert calls == ["leave", "join"]
