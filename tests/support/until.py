@@ -10,7 +10,7 @@ T = TypeVar("T")
 TIMEOUT_S: Final = 90.0
 """Ends a wait for what never comes, on a busy machine too. A test of a limit checks it itself."""
 
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.01, 0.1
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.01, 0.05
 
 
 def until(
@@ -51,4 +51,4 @@ def pause_after(waited_s: float) -> float:
 
     Longer waits are polled less often: twenty polls a second of an API take a sixth of a core.
     """
-    return min(max(_PAUSE_S_MIN, waited_s / 20), _PAUSE_S_MAX)
+    return min(max(_PAUSE_S_MIN, waited_s / 50), _PAUSE_S_MAX)
