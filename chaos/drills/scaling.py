@@ -347,7 +347,7 @@ def _pass(scaled: Scaled, seconds: float) -> None:
 
 
 def _remove_until(scaled: Scaled, wanted: int, killed: Callable[[], int]) -> None:
-    """Add and remove replicas until so many were killed. Raises DrillError."""
+    """Add and remove replicas until `wanted` were killed. Raises DrillError."""
     for _ in range(CYCLES_MAX):
         scaled.context.note(f"scaling: {killed()} of {wanted} killed while they drained")
         if killed() >= wanted:

@@ -49,6 +49,8 @@ def test_connections_with_half_a_head_are_closed(stack: Stack) -> None:
         connection = socket.create_connection((address.hostname or "", address.port or 80), 20)
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: t"[: number % 40])
         half_open.append(connection)
-    until(lambda: len(api.net_connections()) <= before + 10, "half-open connections to be closed")
+    until(
+        lambda: len(api.net_connections()) <= before + 10, "half-open connections to be closed", 20
+    )
     for connection in half_open:
         connection.close()

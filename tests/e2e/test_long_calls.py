@@ -180,7 +180,11 @@ def test_a_disconnected_client_frees_its_slot(
 ) -> None:
     freed_s = []
     for _ in range(ROUNDS):
-        until(lambda: replica_metric(stack, "millrace_calls_running") == 0, "a free replica")
+        until(
+            lambda: replica_metric(stack, "millrace_calls_running") == 0,
+            "a free replica",
+            FREED_S_MAX,
+        )
         before = aborted(stack)
         connection = call(stack, stream=stream, text="x" if stream else HANGS)
         if stream:
@@ -236,7 +240,7 @@ def growth_bytes(stack: Stack, count: int) -> int:
     before: int = api.memory_info().rss
     for number in range(count):
         call(stack, stream=bool(number % 2)).close()
-    until(lambda: open_calls(stack) == 0, "no call left")
+    until(lambda: open_calls(stack) == 0, "no call left", FREED_S_MAX)
     assert len(api.net_connections()) < 100
     grown: int = api.memory_info().rss - before
     return grown

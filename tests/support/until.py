@@ -24,7 +24,9 @@ def until(
         time.sleep(pause_after(waited_s))
 
 
-def until_found(find: Callable[[], T | None], *, timeout_s: float = TIMEOUT_S) -> T:
+def until_found(
+    find: Callable[[], T | None], awaited: str = "a value", timeout_s: float = TIMEOUT_S
+) -> T:
     """Poll from a thread until `find` returns something true, and return it."""
     found: list[T] = []
 
@@ -33,16 +35,18 @@ def until_found(find: Callable[[], T | None], *, timeout_s: float = TIMEOUT_S) -
             found.append(value)
         return bool(found)
 
-    until(is_found, timeout_s=timeout_s)
+    until(is_found, awaited, timeout_s)
     return found[0]
 
 
-async def until_true(condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> None:
+async def until_true(
+    condition: Callable[[], object], awaited: str = "a condition", timeout_s: float = TIMEOUT_S
+) -> None:
     """Poll on the event loop until `condition` returns something true; fail after `timeout_s`."""
     started_s = time.monotonic()
     while not condition():
         waited_s = time.monotonic() - started_s
-        assert waited_s < timeout_s, f"waited {timeout_s:g} s"
+        assert waited_s < timeout_s, f"waited {timeout_s:g} s for {awaited}"
         await asyncio.sleep(pause_after(waited_s))
 
 

@@ -110,7 +110,7 @@ class GroupConsumer:
         Raises KafkaUnavailableError for a fatal client error, or a topic that stays unknown.
         """
         if self._is_leaving and not self._assigned:
-            self.join()
+            self._join_again()
         # `consume(count_max)` would wait for all of them; the first record must not wait.
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
@@ -128,12 +128,19 @@ class GroupConsumer:
     def rejoin(self) -> None:
         """Leave the group, and join it again in a later `poll`, once no partition is left.
 
-        So the group's leader sees new partitions, and no owner keeps its partitions without
-        `on_revoke` and `on_assign`: while the group rebalances, librdkafka does both later, and
-        drops an `unsubscribe` that is followed by a `subscribe` to the same topics.
+        For a member with one partition at most; the group's leader then sees new partitions. While
+        the group rebalances, librdkafka postpones `unsubscribe`, and a `subscribe` that follows
+        cancels it: a member would keep its partition without `on_revoke` and `on_assign`. A member
+        without a partition joins at once, so a rebalance may cancel its departure: call it again.
         """
         self._consumer.unsubscribe()
         self._is_leaving = True
+
+    def _join_again(self) -> None:
+        try:
+            self.join()
+        except KafkaException as error:
+            raise KafkaUnavailableError(error.args[0].str()) from None
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         """Commit the offset after the last finished record, for partitions that are assigned.

@@ -1,11 +1,11 @@
 """Asks brokers for the first or last offsets of partitions: one request to each leader.
 
-`get_watermark_offsets` sends two requests for each partition, one after the other.
+`get_watermark_offsets` sends two requests for each partition.
 """
 
 from collections.abc import Iterable
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 
 def offsets_at(
@@ -20,4 +20,6 @@ def offsets_at(
     for place in found:
         if place.error is not None:
             raise KafkaException(place.error)
+        if place.offset < 0:  # the broker left the partition out
+            raise KafkaException(KafkaError(KafkaError._BAD_MSG))  # noqa: SLF001
     return {(place.topic, place.partition): place.offset for place in found}

@@ -15,6 +15,11 @@ from topics.records.scaling import AutoscalerEpoch
 from topics.settings import KafkaSettings
 
 
+@pytest.fixture(params=["classic", "consumer"])
+def kafka(kafka: KafkaSettings, request: pytest.FixtureRequest) -> KafkaSettings:
+    return kafka.model_copy(update={"group_protocol": request.param})
+
+
 @pytest.fixture
 def owners(kafka: KafkaSettings, producer: RecordProducer) -> Iterator[list[Owner]]:
     with ExitStack() as stack:

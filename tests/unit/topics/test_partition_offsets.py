@@ -14,11 +14,17 @@ class FakeConsumer:
     def __init__(self, *leaderless: int) -> None:
         self._leaderless = leaderless
         self.asked: list[list[int]] = []
+        self.known_count = 3
 
     def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[Any]:
         assert timeout == 3
         self.asked.append([place.offset for place in places])
-        return [FakeAnswer(p.partition, p.partition in self._leaderless) for p in places]
+        return [
+            FakeAnswer(p.partition, p.partition in self._leaderless)
+            if p.partition < self.known_count
+            else p
+            for p in places
+        ]
 
 
 class FakeAnswer:
@@ -42,3 +48,11 @@ def test_a_partition_without_an_answer_is_an_error() -> None:
     with pytest.raises(KafkaException) as raised:
         offsets_at(cast(Consumer, FakeConsumer(1)), PLACES, OFFSET_END, 3)
     assert raised.value.args[0].code() == KafkaError.LEADER_NOT_AVAILABLE
+
+
+def test_a_partition_that_the_broker_leaves_out_is_an_error() -> None:
+    consumer = FakeConsumer()
+    consumer.known_count = 2
+    with pytest.raises(KafkaException) as raised:
+        offsets_at(cast(Consumer, consumer), PLACES, OFFSET_END, 3)
+    assert raised.value.args[0].code() == KafkaError._BAD_MSG
