@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.test_long_calls import GROWTH_BYTES_MAX, growth_bytes
 from tests.support.stacks import Stack, running_stack
-from tests.support.until import until
+from tests.support.until import STEP_S_MAX, until
 
 CLIENTS = 10_000
 HALF_OPEN = 500
@@ -50,7 +50,9 @@ def test_connections_with_half_a_head_are_closed(stack: Stack) -> None:
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: t"[: number % 40])
         half_open.append(connection)
     until(
-        lambda: len(api.net_connections()) <= before + 10, "half-open connections to be closed", 20
+        lambda: len(api.net_connections()) <= before + 10,
+        "half-open connections to be closed",
+        STEP_S_MAX,
     )
     for connection in half_open:
         connection.close()

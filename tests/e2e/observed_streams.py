@@ -111,6 +111,11 @@ def replica_metric(stack: Stack, name: str) -> float:
     return role_metric(stack, replica, name)
 
 
+def running_calls(stack: Stack) -> float:
+    """Return the calls that run on the one replica."""
+    return replica_metric(stack, "millrace_calls_running")
+
+
 def role_metric(stack: Stack, role: str, name: str) -> float:
     """Return a number of a role; -1 while it is unavailable, 0 before the first count."""
     port = stack.state.metrics_ports[role]

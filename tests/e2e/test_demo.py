@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from cli.demo.demo_jobs import JOBS
-from tests.support.until import until
+from tests.support.until import STEP_S_MAX, until
 
 DEMO_S_MAX = 500
 TEXT_COUNT, PROMPT_COUNT = 30, 4
@@ -57,4 +57,4 @@ def test_the_demo_passes_its_own_checks(tmp_path: Path) -> None:
         assert set(Counter(requested).values()) == {1}
     assert len(custom_ids(out / "chat.results.jsonl")) == PROMPT_COUNT
     assert list(temporary.glob("millrace-demo-*")) == []
-    until(lambda: children_of(temporary) == [], "the end of all processes")
+    until(lambda: children_of(temporary) == [], "the end of all processes", STEP_S_MAX)

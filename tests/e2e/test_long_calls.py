@@ -28,11 +28,11 @@ from cli.main import app
 from cli.stack.processes.supervisor import STOP_S_MAX
 from core.outcomes import Outcome
 from results.tables import billed_calls
-from tests.e2e.observed_streams import ENDPOINT, replica_metric
+from tests.e2e.observed_streams import ENDPOINT, replica_metric, running_calls
 from tests.e2e.test_cli_batch import COMMAND_S_MAX, shell
 from tests.support.job_checks import assert_conserved, ended, submit, watch
 from tests.support.stacks import Stack, running_stack
-from tests.support.until import until
+from tests.support.until import STEP_S_MAX, until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -180,17 +180,13 @@ def test_a_disconnected_client_frees_its_slot(
 ) -> None:
     freed_s = []
     for _ in range(ROUNDS):
-        until(
-            lambda: replica_metric(stack, "millrace_calls_running") == 0,
-            "a free replica",
-            FREED_S_MAX,
-        )
+        until(lambda: running_calls(stack) == 0, "a free replica", STEP_S_MAX)
         before = aborted(stack)
         connection = call(stack, stream=stream, text="x" if stream else HANGS)
         if stream:
             connection.recv(65536)
         else:
-            until(lambda: replica_metric(stack, "millrace_calls_running") == 1, "its start")
+            until(lambda: running_calls(stack) == 1, "its start", STEP_S_MAX)
         started_s = time.monotonic()
         connection.close()
         until(
@@ -217,7 +213,7 @@ def test_an_abandoned_stream_is_billed_for_sent_tokens(stack: Stack) -> None:
         with engine.connect() as database:
             return database.execute(query).one_or_none()
 
-    until(lambda: billed() is not None, "its bill")
+    until(lambda: billed() is not None, "its bill", STEP_S_MAX)
     row = billed()
     engine.dispose()
     assert row is not None
@@ -240,7 +236,7 @@ def growth_bytes(stack: Stack, count: int) -> int:
     before: int = api.memory_info().rss
     for number in range(count):
         call(stack, stream=bool(number % 2)).close()
-    until(lambda: open_calls(stack) == 0, "no call left", FREED_S_MAX)
+    until(lambda: open_calls(stack) == 0, "no call left", STEP_S_MAX)
     assert len(api.net_connections()) < 100
     grown: int = api.memory_info().rss - before
     return grown

@@ -29,7 +29,7 @@ from tests.e2e.registry_stack import (
 )
 from tests.support.job_checks import create as create_job
 from tests.support.job_checks import ended, lines_of, upload, watch
-from tests.support.until import until
+from tests.support.until import STEP_S_MAX, until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -117,7 +117,9 @@ def test_an_alias_that_moves_does_not_change_a_batch(registry: Registry) -> None
     assert paused.status_code == 200, paused.text
 
     assert registry.models("alias", "prod", "second").exit_code == ExitCode.OK
-    until(lambda: registry.text("prod", PROMPTS[0]) == after, "the API to read the alias")
+    until(
+        lambda: registry.text("prod", PROMPTS[0]) == after, "the API to read the alias", STEP_S_MAX
+    )
     registry.stack.request("POST", f"/v1/batches/{job.id}/resume")
     job = watch(client, job.id, ended)
 

@@ -18,10 +18,10 @@ from confluent_kafka.admin import AdminClient
 from api.online.await_reply.replica_liveness import LOST_S
 from cli.stack.processes.ports import accepts_connections
 from cli.stack.processes.role_children import MEMBERS_FOLDER
-from tests.e2e.observed_streams import ENDPOINT, StreamSeen, count_ends, replica_metric, run_streams
+from tests.e2e.observed_streams import ENDPOINT, StreamSeen, count_ends, run_streams, running_calls
 from tests.support.stacks import STOP_S_MAX, Stack, running_stack
 from tests.support.streaming_upstream import StreamingUpstream, streaming_upstream
-from tests.support.until import until, until_found, until_true
+from tests.support.until import STEP_S_MAX, until, until_found, until_true
 from topics.records.access import gpu_group
 
 MODEL = "small"
@@ -52,10 +52,6 @@ def stack(upstream: StreamingUpstream, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("streams")
     with running_stack(folder, *options, "--concurrency", "128", model=MODEL) as running:
         yield running
-
-
-def running_calls(stack: Stack) -> float:
-    return replica_metric(stack, "millrace_calls_running")
 
 
 def call(stack: Stack, timeout_ms: int, text: str = "x", max_tokens: int = 1) -> httpx.Response:
@@ -153,7 +149,7 @@ def test_a_killed_replica_has_its_unary_calls_answered_by_the_next(
     with ThreadPoolExecutor(STREAMS) as pool:
         # All of them still run when the last has started.
         answers = [pool.submit(call, stack, DEADLINE_MS, text, 2 * TOKENS) for text in calls]
-        until(lambda: all(map(upstream.executions, calls)), "all of them to run")
+        until(lambda: all(map(upstream.executions, calls)), "all of them to run", STEP_S_MAX)
         stack.kill("gpu-consumer")
         statuses = [answer.result().status_code for answer in answers]
 
@@ -210,7 +206,7 @@ def test_calls_that_ran_on_as_their_partition_moved_end_with_their_replica(
     def move_and_kill() -> None:
         nonlocal killed_s
         statuses.append(pool.submit(asyncio.run, unary_statuses(stack, upstream, unary)))
-        until(lambda: all(map(upstream.executions, unary)), "the unary calls to run")
+        until(lambda: all(map(upstream.executions, unary)), "the unary calls to run", STEP_S_MAX)
         closing.enter_context(second_replica(stack, tmp_path))
         stack.kill("gpu-consumer")
         killed_s = time.monotonic()
@@ -242,7 +238,7 @@ def test_a_killed_api_closes_its_connections_and_frees_their_work(
 
     def kill() -> None:
         nonlocal started_s
-        until(lambda: running_calls(stack) == STREAMS, "all calls to run")
+        until(lambda: running_calls(stack) == STREAMS, "all calls to run", STEP_S_MAX)
         started_s = time.monotonic()
         stack.kill("api")
 

@@ -19,7 +19,7 @@ from openai import DefaultHttpxClient, OpenAI
 
 from cli.stack.data_folder import StackState, read_state
 from cli.stack.processes.role_children import KAFKA
-from tests.support.until import until, until_found
+from tests.support.until import STEP_S_MAX, until, until_found
 from topics.settings import KafkaSettings
 
 READY_S_MAX = 120.0
@@ -113,7 +113,11 @@ class Stack:
         processes = self.processes()
         self.process.kill()
         self.wait()
-        until(lambda: not any(is_alive(p) for p in processes), "nothing left after SIGKILL")
+        until(
+            lambda: not any(is_alive(p) for p in processes),
+            "nothing left after SIGKILL",
+            STEP_S_MAX,
+        )
 
     def wait(self) -> None:
         """Wait for its process to end."""
@@ -164,7 +168,7 @@ def running_stack(data: Path, *options: str, model: str = "simulated") -> Iterat
         if stack.process.poll() is None:
             processes += stack.processes()
             stack.stop()
-        until(lambda: not any(is_alive(p) for p in processes), "an empty stack")
+        until(lambda: not any(is_alive(p) for p in processes), "an empty stack", STEP_S_MAX)
 
 
 def role_of(process: psutil.Process) -> str | None:

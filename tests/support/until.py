@@ -10,6 +10,9 @@ T = TypeVar("T")
 TIMEOUT_S: Final = 90.0
 """Ends a wait for what never comes, on a busy machine too. A test of a limit checks it itself."""
 
+STEP_S_MAX: Final = 20.0
+"""Bounds a step of a running stack, such as the end of its processes."""
+
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.01, 0.05
 
 
@@ -53,6 +56,7 @@ async def until_true(
 def pause_after(waited_s: float) -> float:
     """Return the pause until the next poll, in seconds.
 
-    Longer waits are polled less often: twenty polls a second of an API take a sixth of a core.
+    Short waits are polled a hundred times a second, those of 2.5 s and more twenty times: a check
+    of a stack lists processes or asks its API, for 5 to 10 ms of CPU.
     """
     return min(max(_PAUSE_S_MIN, waited_s / 50), _PAUSE_S_MAX)

@@ -17,7 +17,7 @@ from api.runtime.database import Database, DatabaseUnavailableError
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute
-from tests.support.until import until
+from tests.support.until import STEP_S_MAX, until
 
 
 def new_database(url: str, threads: int = 1, timeout_s: float = 10) -> Database:
@@ -44,7 +44,7 @@ async def test_a_late_transaction_leaves_no_connection_open(database_url: str) -
     may_end.set()
 
     assert await running
-    await asyncio.to_thread(until, lambda: used[0].closed, "the end of the connection")
+    await asyncio.to_thread(until, lambda: used[0].closed, "the end of the connection", STEP_S_MAX)
 
 
 async def test_hanging_transactions_delay_only_their_tenant(database_url: str) -> None:

@@ -9,19 +9,18 @@ from topics.clients.partition_offsets import offsets_at
 
 
 class FakeConsumer:
-    """Answers as a broker with ten records in each partition, without the leaders of some."""
+    """Answers as a broker with some partitions, of which one may have no leader."""
 
-    def __init__(self, *leaderless: int) -> None:
-        self._leaderless = leaderless
+    def __init__(self, *, leaderless: int | None = None, known_count: int = 3) -> None:
+        self._leaderless, self._known_count = leaderless, known_count
         self.asked: list[list[int]] = []
-        self.known_count = 3
 
     def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[Any]:
         assert timeout == 3
         self.asked.append([place.offset for place in places])
         return [
-            FakeAnswer(p.partition, p.partition in self._leaderless)
-            if p.partition < self.known_count
+            FakeAnswer(p.partition, p.partition == self._leaderless)
+            if p.partition < self._known_count
             else p
             for p in places
         ]
@@ -46,13 +45,12 @@ def test_one_call_asks_for_all_partitions() -> None:
 
 def test_a_partition_without_an_answer_is_an_error() -> None:
     with pytest.raises(KafkaException) as raised:
-        offsets_at(cast(Consumer, FakeConsumer(1)), PLACES, OFFSET_END, 3)
+        offsets_at(cast(Consumer, FakeConsumer(leaderless=1)), PLACES, OFFSET_END, 3)
     assert raised.value.args[0].code() == KafkaError.LEADER_NOT_AVAILABLE
 
 
 def test_a_partition_that_the_broker_leaves_out_is_an_error() -> None:
-    consumer = FakeConsumer()
-    consumer.known_count = 2
+    consumer = FakeConsumer(known_count=2)
     with pytest.raises(KafkaException) as raised:
         offsets_at(cast(Consumer, consumer), PLACES, OFFSET_END, 3)
     assert raised.value.args[0].code() == KafkaError._BAD_MSG
