@@ -76,7 +76,7 @@ class TopicAdmin:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._client.list_topics(timeout=1.0)
+                self._client.describe_cluster(request_timeout=1.0).result()
                 return
             except KafkaException as error:
                 if time.monotonic() > deadline:

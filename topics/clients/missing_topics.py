@@ -14,6 +14,11 @@ MISSING_TOPIC_S_MAX: Final = 30.0
 METADATA_TIMEOUT_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 0.5
 
+_MISSING: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+)
+"""The errors of a topic that does not exist, and of one that the client may not describe."""
+
 
 def is_missing_topic_error(message: Message) -> bool:
     """Whether a client's event reports an unknown topic."""
@@ -24,7 +29,8 @@ def is_missing_topic_error(message: Message) -> bool:
 class MissingTopicMonitor:
     """Requests metadata until all topics exist, so that the client subscribes to new ones at once.
 
-    The client itself refreshes its metadata only after minutes.
+    The client itself refreshes its metadata only after minutes. Each topic is asked for by its
+    name, since a shared cluster may have ten thousand others.
     """
 
     def __init__(self, consumer: Consumer, names: Sequence[str], *, has_error_events: bool) -> None:
@@ -35,6 +41,7 @@ class MissingTopicMonitor:
         """
         self._consumer = consumer
         self._names = tuple(names)
+        self._has_error_events = has_error_events
         self._missing_since_s = None if has_error_events else time.monotonic()
         self._check_at_s = 0.0
 
@@ -51,11 +58,20 @@ class MissingTopicMonitor:
     def _check_metadata(self, since_s: float) -> None:
         self._check_at_s = time.monotonic() + _CHECK_INTERVAL_S
         try:
-            known = self._consumer.list_topics(timeout=METADATA_TIMEOUT_S).topics
+            missing = [name for name in self._names if not self._is_known(name)]
+            if not missing and self._has_error_events:
+                # Under the `classic` protocol the client compares its subscription with the
+                # metadata, and joins again, only when it lists all topics of the cluster.
+                self._consumer.list_topics(timeout=METADATA_TIMEOUT_S)
         except KafkaException:
             return  # the broker does not answer, so the topics are not known to be missing
-        missing = [name for name in self._names if name not in known]
         if not missing:
             self._missing_since_s = None
         elif time.monotonic() - since_s > MISSING_TOPIC_S_MAX:
             raise KafkaUnavailableError(f"there is no topic {missing[0]}")
+
+    def _is_known(self, name: str) -> bool:
+        """Raises KafkaException."""
+        topics = self._consumer.list_topics(name, timeout=METADATA_TIMEOUT_S).topics
+        error = topics[name].error
+        return error is None or error.code() not in _MISSING
