@@ -1,33 +1,36 @@
 """The API role: `python -m api`."""
 
-import logging
-import os
-import sys
-import threading
-from collections.abc import Mapping
-from typing import Final
+from core.runtime.garbage_collection import uncollected_imports
 
-from api.app import create_app
-from api.http.uvicorn_server import http_server
-from api.online.online_runtime import OnlineDeps
-from api.online.settings import OnlineSettings
-from api.settings import ApiSettings
-from core.bodies.body_limit_settings import BodyLimits
-from core.clock import SystemClock
-from core.errors import MillraceError
-from core.runtime.logs import configure_logs
-from core.runtime.metrics import serve_metrics
-from core.runtime.open_files import request_open_file_limit
-from core.runtime.role_lifecycle import report_ready, run_role
-from core.runtime.shutdown import stop_on_signals
-from core.settings import read_all
-from results.webhooks.settings import WebhookSettings
-from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
-from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import TopicAdmin
-from topics.clients.start_check import check_topics, topics_of_role
-from topics.settings import KafkaSettings
+with uncollected_imports():
+    import logging
+    import os
+    import sys
+    import threading
+    from collections.abc import Mapping
+    from typing import Final
+
+    from api.app import create_app
+    from api.http.uvicorn_server import http_server
+    from api.online.online_runtime import OnlineDeps
+    from api.online.settings import OnlineSettings
+    from api.settings import ApiSettings
+    from core.bodies.body_limit_settings import BodyLimits
+    from core.clock import SystemClock
+    from core.errors import MillraceError
+    from core.runtime.logs import configure_logs
+    from core.runtime.metrics import serve_metrics
+    from core.runtime.open_files import request_open_file_limit
+    from core.runtime.role_lifecycle import report_ready, run_role
+    from core.runtime.shutdown import stop_on_signals
+    from core.settings import read_all
+    from results.webhooks.settings import WebhookSettings
+    from storage.objects.open_store import object_store_from_env
+    from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+    from storage.postgres.settings import DatabaseSettings
+    from topics.clients.admin import TopicAdmin
+    from topics.clients.start_check import check_topics, topics_of_role
+    from topics.settings import KafkaSettings
 
 log = logging.getLogger("api")
 

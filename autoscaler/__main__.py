@@ -1,33 +1,36 @@
 """`python -m autoscaler`: decides how many replicas each pool has. Several may run."""
 
-import asyncio
-import os
-import socket
-import sys
-import threading
-from collections.abc import Mapping
-from typing import Final
-from uuid import uuid4
+from core.runtime.garbage_collection import uncollected_imports
 
-from autoscaler.actuators.embedded import EmbeddedActuator
-from autoscaler.actuators.factory import ActuatorDependencies
-from autoscaler.actuators.keda.keda_settings import KedaSettings
-from autoscaler.actuators.keda.scaling_values import ScalingValues
-from autoscaler.actuators.kubernetes.kubernetes_settings import KubernetesSettings
-from autoscaler.actuators_in_force import ActuatorsInForce
-from autoscaler.autoscaler_role import ROLE, run_autoscaler
-from autoscaler.policies.policy_file import PolicyFile
-from autoscaler.policies.policy_reader import InvalidPoliciesError
-from autoscaler.settings import AutoscalerSettings
-from core.clock import SystemClock
-from core.runtime.logs import configure_logs
-from core.runtime.metrics import serve_metrics
-from core.runtime.role_lifecycle import run_role
-from core.runtime.shutdown import stop_on_signals
-from core.settings import read_all
-from topics.clients.admin import TopicAdmin
-from topics.clients.start_check import check_topics, topics_of_role
-from topics.settings import KafkaSettings
+with uncollected_imports():
+    import asyncio
+    import os
+    import socket
+    import sys
+    import threading
+    from collections.abc import Mapping
+    from typing import Final
+    from uuid import uuid4
+
+    from autoscaler.actuators.embedded import EmbeddedActuator
+    from autoscaler.actuators.factory import ActuatorDependencies
+    from autoscaler.actuators.keda.keda_settings import KedaSettings
+    from autoscaler.actuators.keda.scaling_values import ScalingValues
+    from autoscaler.actuators.kubernetes.kubernetes_settings import KubernetesSettings
+    from autoscaler.actuators_in_force import ActuatorsInForce
+    from autoscaler.autoscaler_role import ROLE, run_autoscaler
+    from autoscaler.policies.policy_file import PolicyFile
+    from autoscaler.policies.policy_reader import InvalidPoliciesError
+    from autoscaler.settings import AutoscalerSettings
+    from core.clock import SystemClock
+    from core.runtime.logs import configure_logs
+    from core.runtime.metrics import serve_metrics
+    from core.runtime.role_lifecycle import run_role
+    from core.runtime.shutdown import stop_on_signals
+    from core.settings import read_all
+    from topics.clients.admin import TopicAdmin
+    from topics.clients.start_check import check_topics, topics_of_role
+    from topics.settings import KafkaSettings
 
 _BROKER_WAIT_S: Final = 60.0
 

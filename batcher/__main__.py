@@ -1,32 +1,35 @@
 """`python -m batcher`: run one Faust app for one job class."""
 
-import asyncio
-import logging
-import os
-import tempfile
-import threading
-from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
+from core.runtime.garbage_collection import uncollected_imports
 
-import uvloop
+with uncollected_imports():
+    import asyncio
+    import logging
+    import os
+    import tempfile
+    import threading
+    from collections.abc import Mapping
+    from functools import partial
+    from pathlib import Path
 
-from batcher.inbound.redelivered_items import FinishedItemLookup
-from batcher.queueing.queue_discipline import QueueDiscipline
-from batcher.role import BatcherDeps, run_batcher
-from batcher.settings import BatcherSettings
-from core.clock import SystemClock
-from core.commit_watermark import CommitWatch
-from core.runtime.logs import configure_logs
-from core.runtime.metrics import serve_metrics
-from core.runtime.role_lifecycle import run_role
-from core.runtime.shutdown import stop_on_signals
-from core.settings import read_all
-from storage.postgres.database_times import database_now_s
-from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
-from storage.postgres.settings import DatabaseSettings
-from storage.postgres.watermark_row import raise_if_commits_lost
-from topics.settings import KafkaSettings
+    import uvloop
+
+    from batcher.inbound.redelivered_items import FinishedItemLookup
+    from batcher.queueing.queue_discipline import QueueDiscipline
+    from batcher.role import BatcherDeps, run_batcher
+    from batcher.settings import BatcherSettings
+    from core.clock import SystemClock
+    from core.commit_watermark import CommitWatch
+    from core.runtime.logs import configure_logs
+    from core.runtime.metrics import serve_metrics
+    from core.runtime.role_lifecycle import run_role
+    from core.runtime.shutdown import stop_on_signals
+    from core.settings import read_all
+    from storage.postgres.database_times import database_now_s
+    from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+    from storage.postgres.settings import DatabaseSettings
+    from storage.postgres.watermark_row import raise_if_commits_lost
+    from topics.settings import KafkaSettings
 
 # Redelivered records wait for these queries, which only save repeated work.
 _SHORT_TIMEOUTS = {

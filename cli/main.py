@@ -1,30 +1,33 @@
 """The `millrace` command. Commands write data to stdout and notes to stderr."""
 
-import typer
+from core.runtime.garbage_collection import uncollected_imports
 
-from cli.admin.audit_commands import app as audit_log
-from cli.admin.database_commands import app as database
-from cli.admin.model_commands import app as models
-from cli.admin.operator_commands import app as operators
-from cli.admin.quarantine_commands import app as quarantines
-from cli.admin.recover_command import recover_jobs
-from cli.admin.recovery_commands import rebuild_jobs
-from cli.admin.scale_commands import app as scale
-from cli.admin.tenant_commands import app as tenants
-from cli.admin.tenant_commands import keys
-from cli.admin.topic_commands import app as topics
-from cli.admin.webhook_commands import app as webhooks
-from cli.batch.background_job_commands import app as jobs
-from cli.batch.batch_commands import app as batch
-from cli.batch.dead_letter_commands import app as dlq
-from cli.batch.item_commands import audit, items, stream
-from cli.batch.provenance_command import provenance
-from cli.chat.chat_command import chat
-from cli.demo.demo_command import demo
-from cli.exits import EXIT_CODES_HELP, CommandGroup
-from cli.load.bench_online_command import bench_online
-from cli.output import prepare_streams
-from cli.stack.up_command import run, up
+with uncollected_imports():
+    import typer
+
+    from cli.admin.audit_commands import app as audit_log
+    from cli.admin.database_commands import app as database
+    from cli.admin.model_commands import app as models
+    from cli.admin.operator_commands import app as operators
+    from cli.admin.quarantine_commands import app as quarantines
+    from cli.admin.recover_command import recover_jobs
+    from cli.admin.recovery_commands import rebuild_jobs
+    from cli.admin.scale_commands import app as scale
+    from cli.admin.tenant_commands import app as tenants
+    from cli.admin.tenant_commands import keys
+    from cli.admin.topic_commands import app as topics
+    from cli.admin.webhook_commands import app as webhooks
+    from cli.batch.background_job_commands import app as jobs
+    from cli.batch.batch_commands import app as batch
+    from cli.batch.dead_letter_commands import app as dlq
+    from cli.batch.item_commands import audit, items, stream
+    from cli.batch.provenance_command import provenance
+    from cli.chat.chat_command import chat
+    from cli.demo.demo_command import demo
+    from cli.exits import EXIT_CODES_HELP, CommandGroup
+    from cli.load.bench_online_command import bench_online
+    from cli.output import prepare_streams
+    from cli.stack.up_command import run, up
 
 app = typer.Typer(
     name="millrace",

@@ -1,55 +1,58 @@
 """The role `gpu-consumer`: reads settings, builds a replica and runs it."""
 
-import asyncio
-import contextlib
-import os
-import threading
-from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from core.runtime.garbage_collection import uncollected_imports
 
-import uvloop
+with uncollected_imports():
+    import asyncio
+    import contextlib
+    import os
+    import threading
+    from collections.abc import AsyncIterator, Mapping
+    from functools import partial
 
-from core.bodies.body_limit_settings import BodyLimits
-from core.clock import SystemClock
-from core.errors import MillraceError
-from core.runtime.logs import configure_logs
-from core.runtime.metrics import serve_metrics
-from core.runtime.open_files import request_open_file_limit
-from core.runtime.role_lifecycle import report_ready, run_role
-from core.runtime.shutdown import stop_on_signals
-from core.settings import read_all
-from gpu_consumers import metrics
-from gpu_consumers.engine_watchdog import exit_when_stuck
-from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
-from gpu_consumers.flow_control.loading_state import LoadingState
-from gpu_consumers.flow_control.replica_state import Lifecycle, PublishedState
-from gpu_consumers.flow_control.warm_model import WarmModel
-from gpu_consumers.model_start import prepared_engine, start_engine, warm_up_engine
-from gpu_consumers.payloads.engine_bodies import body_preparation
-from gpu_consumers.quarantine.host_identity import host_id
-from gpu_consumers.quarantine.process_log import ProcessLog
-from gpu_consumers.replica import Replica
-from gpu_consumers.replica_clients import ReplicaClients, classes_of, connect_clients
-from gpu_consumers.settings import HostSettings, ReplicaSettings
-from gpu_consumers.spot.notice_source import (
-    ReadNotice,
-    read_file_notice,
-    read_url_notice,
-    watch_notice,
-)
-from gpu_consumers.standby.standby import stand_by
-from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
-from gpu_consumers.wiring import build_replica, new_replica_id, new_replica_state
-from storage.objects.object_store import ObjectStore
-from storage.objects.open_store import object_store_from_env
-from topics.clients.admin import TopicAdmin
-from topics.clients.producer import RecordProducer
-from topics.clients.start_check import check_topics, topics_of_role
-from topics.records.catalogue import ATTEMPTS, pool_topics
-from topics.settings import KafkaSettings
-from topics.tail_readers.commit_watermarks import raise_if_log_says_lost
+    import uvloop
+
+    from core.bodies.body_limit_settings import BodyLimits
+    from core.clock import SystemClock
+    from core.errors import MillraceError
+    from core.runtime.logs import configure_logs
+    from core.runtime.metrics import serve_metrics
+    from core.runtime.open_files import request_open_file_limit
+    from core.runtime.role_lifecycle import report_ready, run_role
+    from core.runtime.shutdown import stop_on_signals
+    from core.settings import read_all
+    from gpu_consumers import metrics
+    from gpu_consumers.engine_watchdog import exit_when_stuck
+    from gpu_consumers.engines.engine import Engine
+    from gpu_consumers.engines.settings import EngineSettings
+    from gpu_consumers.engines.simulated.settings_hash import simulated_engine_hash
+    from gpu_consumers.flow_control.loading_state import LoadingState
+    from gpu_consumers.flow_control.replica_state import Lifecycle, PublishedState
+    from gpu_consumers.flow_control.warm_model import WarmModel
+    from gpu_consumers.model_start import prepared_engine, start_engine, warm_up_engine
+    from gpu_consumers.payloads.engine_bodies import body_preparation
+    from gpu_consumers.quarantine.host_identity import host_id
+    from gpu_consumers.quarantine.process_log import ProcessLog
+    from gpu_consumers.replica import Replica
+    from gpu_consumers.replica_clients import ReplicaClients, classes_of, connect_clients
+    from gpu_consumers.settings import HostSettings, ReplicaSettings
+    from gpu_consumers.spot.notice_source import (
+        ReadNotice,
+        read_file_notice,
+        read_url_notice,
+        watch_notice,
+    )
+    from gpu_consumers.standby.standby import stand_by
+    from gpu_consumers.weights.errors import ModelRefusedError, StagingStoppedError
+    from gpu_consumers.wiring import build_replica, new_replica_id, new_replica_state
+    from storage.objects.object_store import ObjectStore
+    from storage.objects.open_store import object_store_from_env
+    from topics.clients.admin import TopicAdmin
+    from topics.clients.producer import RecordProducer
+    from topics.clients.start_check import check_topics, topics_of_role
+    from topics.records.catalogue import ATTEMPTS, pool_topics
+    from topics.settings import KafkaSettings
+    from topics.tail_readers.commit_watermarks import raise_if_log_says_lost
 
 _START_S_MAX = 60.0
 _OTHER_FILES = 256  # of Kafka, the object store and the engine

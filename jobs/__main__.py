@@ -1,55 +1,58 @@
 """The role `intake`: reads its settings, creates its components and runs their threads."""
 
-import contextlib
-import os
-import random
-import socket
-import sys
-import threading
-from collections.abc import Mapping
-from functools import partial
-from typing import Final
+from core.runtime.garbage_collection import uncollected_imports
 
-from core.bodies.body_limit_settings import BodyLimits
-from core.clock import Clock, SystemClock
-from core.commit_watermark import CHECK_INTERVAL_S
-from core.ids import new_uuid
-from core.runtime.logs import configure_logs
-from core.runtime.metrics import serve_metrics
-from core.runtime.role_lifecycle import report_ready, run_role
-from core.runtime.shutdown import stop_on_signals
-from core.settings import read_all
-from jobs import metrics
-from jobs.expansion.expander import Expander
-from jobs.expansion.intake_loop import IntakeLoop
-from jobs.expansion.job_loads import ROLE
-from jobs.expansion.known_claims import KnownClaims
-from jobs.expansion.leased_jobs import LeasedJobs
-from jobs.expansion.load_cache import LoadCache
-from jobs.expansion.pool_capacity import POLL_INTERVAL_S, PoolCapacities
-from jobs.expansion.result_partitions import ResultPartitions
-from jobs.leasing.active_leases import ActiveLeases
-from jobs.outbox_relay import OutboxRelay
-from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
-from jobs.recovery.past_controls import INTERVAL_S, PastControls
-from jobs.settings import IntakeSettings
-from jobs.supervised_threads import SupervisedThreads
-from jobs.validation.feasibility import Feasibility
-from jobs.validation.validation_process import ValidationProcesses
-from jobs.validation.validator import LeasedValidation, Validator
-from jobs.watermark_publisher import WatermarkPublisher
-from storage.objects.object_store import ObjectStore
-from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
-from storage.postgres.notifications import NotificationListener
-from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import TopicAdmin
-from topics.clients.producer import PartitionSender, RecordProducer, close_producers
-from topics.clients.start_check import check_topics, topics_of_role
-from topics.records.catalogue import CAPACITY
-from topics.settings import KafkaSettings
-from topics.tail_readers.commit_watermarks import CommitWatermarkReader
-from topics.tail_readers.topic_tail_reader import TopicTailReader
+with uncollected_imports():
+    import contextlib
+    import os
+    import random
+    import socket
+    import sys
+    import threading
+    from collections.abc import Mapping
+    from functools import partial
+    from typing import Final
+
+    from core.bodies.body_limit_settings import BodyLimits
+    from core.clock import Clock, SystemClock
+    from core.commit_watermark import CHECK_INTERVAL_S
+    from core.ids import new_uuid
+    from core.runtime.logs import configure_logs
+    from core.runtime.metrics import serve_metrics
+    from core.runtime.role_lifecycle import report_ready, run_role
+    from core.runtime.shutdown import stop_on_signals
+    from core.settings import read_all
+    from jobs import metrics
+    from jobs.expansion.expander import Expander
+    from jobs.expansion.intake_loop import IntakeLoop
+    from jobs.expansion.job_loads import ROLE
+    from jobs.expansion.known_claims import KnownClaims
+    from jobs.expansion.leased_jobs import LeasedJobs
+    from jobs.expansion.load_cache import LoadCache
+    from jobs.expansion.pool_capacity import POLL_INTERVAL_S, PoolCapacities
+    from jobs.expansion.result_partitions import ResultPartitions
+    from jobs.leasing.active_leases import ActiveLeases
+    from jobs.outbox_relay import OutboxRelay
+    from jobs.periodic import PRODUCERS, PeriodicDeps, create_leases, start_periodic_tasks
+    from jobs.recovery.past_controls import INTERVAL_S, PastControls
+    from jobs.settings import IntakeSettings
+    from jobs.supervised_threads import SupervisedThreads
+    from jobs.validation.feasibility import Feasibility
+    from jobs.validation.validation_process import ValidationProcesses
+    from jobs.validation.validator import LeasedValidation, Validator
+    from jobs.watermark_publisher import WatermarkPublisher
+    from storage.objects.object_store import ObjectStore
+    from storage.objects.open_store import object_store_from_env
+    from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+    from storage.postgres.notifications import NotificationListener
+    from storage.postgres.settings import DatabaseSettings
+    from topics.clients.admin import TopicAdmin
+    from topics.clients.producer import PartitionSender, RecordProducer, close_producers
+    from topics.clients.start_check import check_topics, topics_of_role
+    from topics.records.catalogue import CAPACITY
+    from topics.settings import KafkaSettings
+    from topics.tail_readers.commit_watermarks import CommitWatermarkReader
+    from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _SWITCH_INTERVAL_S = 0.0005  # a large validation must not delay each small statement by 5 ms
 _START_S_MAX: Final = 60.0

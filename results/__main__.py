@@ -1,50 +1,53 @@
 """The roles `results-writer` and `finaliser`: `python -m results writer|finaliser`."""
 
-import os
-import socket
-import sys
-import threading
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Final
+from core.runtime.garbage_collection import uncollected_imports
 
-from core.clock import SystemClock
-from core.errors import SettingsError
-from core.ids import new_uuid
-from core.runtime.logs import configure_logs
-from core.runtime.metrics import serve_metrics
-from core.runtime.role_lifecycle import report_ready, run_role
-from core.runtime.shutdown import stop_on_signals
-from core.settings import read_all
-from jobs.commit_checks import start_commit_checks
-from jobs.leasing.active_leases import ActiveLeases
-from jobs.recovery.retry_policy import RetryRules
-from jobs.supervised_threads import SupervisedThreads
-from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
-from results.finaliser.request_finaliser import CHANNEL as REQUESTS
-from results.finaliser.request_finaliser import RequestFinaliser
-from results.retention.object_removal import IdempotencyKeyRemoval
-from results.retention.sweep import RetentionSweep
-from results.settings import FinaliserSettings, RetentionSettings, WriterSettings
-from results.tables import billed_calls
-from results.writer.call_billing import write_bills
-from results.writer.copied_results import CopyWriter
-from results.writer.crash_budgets import CrashBudgets
-from results.writer.day_partitions import DayPartitions
-from results.writer.item_writer import ItemWriter
-from results.writer.job_closer import JobCloser
-from results.writer.writer import GROUP, OutcomeRouter, ResultsWriter
-from storage.objects.open_store import object_store_from_env
-from storage.objects.s3_patience import BACKGROUND_PAUSES, UploadPatience
-from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
-from storage.postgres.notifications import NotificationListener
-from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import TopicAdmin
-from topics.clients.consumer import GroupConsumer
-from topics.clients.producer import RecordProducer
-from topics.clients.start_check import check_topics, topics_of_role
-from topics.records.catalogue import RESULTS
-from topics.settings import KafkaSettings
+with uncollected_imports():
+    import os
+    import socket
+    import sys
+    import threading
+    from collections.abc import Callable, Mapping
+    from functools import partial
+    from typing import Final
+
+    from core.clock import SystemClock
+    from core.errors import SettingsError
+    from core.ids import new_uuid
+    from core.runtime.logs import configure_logs
+    from core.runtime.metrics import serve_metrics
+    from core.runtime.role_lifecycle import report_ready, run_role
+    from core.runtime.shutdown import stop_on_signals
+    from core.settings import read_all
+    from jobs.commit_checks import start_commit_checks
+    from jobs.leasing.active_leases import ActiveLeases
+    from jobs.recovery.retry_policy import RetryRules
+    from jobs.supervised_threads import SupervisedThreads
+    from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
+    from results.finaliser.request_finaliser import CHANNEL as REQUESTS
+    from results.finaliser.request_finaliser import RequestFinaliser
+    from results.retention.object_removal import IdempotencyKeyRemoval
+    from results.retention.sweep import RetentionSweep
+    from results.settings import FinaliserSettings, RetentionSettings, WriterSettings
+    from results.tables import billed_calls
+    from results.writer.call_billing import write_bills
+    from results.writer.copied_results import CopyWriter
+    from results.writer.crash_budgets import CrashBudgets
+    from results.writer.day_partitions import DayPartitions
+    from results.writer.item_writer import ItemWriter
+    from results.writer.job_closer import JobCloser
+    from results.writer.writer import GROUP, OutcomeRouter, ResultsWriter
+    from storage.objects.open_store import object_store_from_env
+    from storage.objects.s3_patience import BACKGROUND_PAUSES, UploadPatience
+    from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+    from storage.postgres.notifications import NotificationListener
+    from storage.postgres.settings import DatabaseSettings
+    from topics.clients.admin import TopicAdmin
+    from topics.clients.consumer import GroupConsumer
+    from topics.clients.producer import RecordProducer
+    from topics.clients.start_check import check_topics, topics_of_role
+    from topics.records.catalogue import RESULTS
+    from topics.settings import KafkaSettings
 
 _BROKER_WAIT_S: Final = 60.0
 _JOIN_S: Final = 5.0

@@ -23,12 +23,15 @@ from core.runtime.garbage_collection import collect_rarely, exclude_present_obje
 from migrations.runner import upgrade
 from tests.support import broker_host, vllm_programs
 from tests.support.broker_host import broker_of_session
+from tests.support.compiled_statements import share_compiled_statements
 from tests.support.distribution import FixtureScheduling, rank_of
 from tests.support.session_hosts import SessionHost
 from tests.support.vllm_programs import running_host
 
 # As roles do: a quarter of the CPU of finding thousands of tests was that of collecting garbage.
 collect_rarely()
+
+share_compiled_statements()
 
 # Brokers of tests run for seconds: the optimising compiler would take half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")

@@ -1,50 +1,53 @@
 """The role `webhooks`: `python -m results.webhooks`."""
 
-import asyncio
-import logging
-import math
-import os
-import random
-import secrets
-import ssl
-import sys
-import threading
-from collections.abc import Mapping
-from typing import Final
+from core.runtime.garbage_collection import uncollected_imports
 
-from core.clock import Clock, SystemClock
-from core.errors import SettingsError
-from core.runtime.logs import configure_logs
-from core.runtime.metrics import serve_metrics
-from core.runtime.open_files import raise_open_file_limit
-from core.runtime.role_lifecycle import report_ready, run_role
-from core.runtime.shutdown import stop_on_signals
-from core.settings import read_all
-from jobs.commit_checks import start_commit_checks
-from jobs.estimates.pool_rates import PoolRates
-from jobs.supervised_threads import SupervisedThreads
-from results.__main__ import check_pool_size, process_name
-from results.webhooks.delivery.attempt_recording import AttemptRecorder
-from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
-from results.webhooks.delivery.http_sender import HttpSender
-from results.webhooks.delivery.message_removal import MessageRemoval
-from results.webhooks.endpoints.address_policy import address_policy
-from results.webhooks.endpoints.name_resolution import DnsLookups, system_resolver
-from results.webhooks.endpoints.signing_secrets import SecretCipher
-from results.webhooks.events.event_reader import GROUP, JobEventReader
-from results.webhooks.events.progress_estimates import CapacityReports, ProgressEstimates
-from results.webhooks.events.progress_watch import ProgressWatcher
-from results.webhooks.settings import WebhookSettings
-from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
-from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import TopicAdmin
-from topics.clients.consumer import GroupConsumer
-from topics.clients.producer import RecordProducer
-from topics.clients.start_check import check_topics, topics_of_role
-from topics.records.catalogue import CAPACITY, EVENTS
-from topics.settings import KafkaSettings
-from topics.tail_readers.tail_reader_thread import TailReaderThread
-from topics.tail_readers.topic_tail_reader import TopicTailReader
+with uncollected_imports():
+    import asyncio
+    import logging
+    import math
+    import os
+    import random
+    import secrets
+    import ssl
+    import sys
+    import threading
+    from collections.abc import Mapping
+    from typing import Final
+
+    from core.clock import Clock, SystemClock
+    from core.errors import SettingsError
+    from core.runtime.logs import configure_logs
+    from core.runtime.metrics import serve_metrics
+    from core.runtime.open_files import raise_open_file_limit
+    from core.runtime.role_lifecycle import report_ready, run_role
+    from core.runtime.shutdown import stop_on_signals
+    from core.settings import read_all
+    from jobs.commit_checks import start_commit_checks
+    from jobs.estimates.pool_rates import PoolRates
+    from jobs.supervised_threads import SupervisedThreads
+    from results.__main__ import check_pool_size, process_name
+    from results.webhooks.delivery.attempt_recording import AttemptRecorder
+    from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
+    from results.webhooks.delivery.http_sender import HttpSender
+    from results.webhooks.delivery.message_removal import MessageRemoval
+    from results.webhooks.endpoints.address_policy import address_policy
+    from results.webhooks.endpoints.name_resolution import DnsLookups, system_resolver
+    from results.webhooks.endpoints.signing_secrets import SecretCipher
+    from results.webhooks.events.event_reader import GROUP, JobEventReader
+    from results.webhooks.events.progress_estimates import CapacityReports, ProgressEstimates
+    from results.webhooks.events.progress_watch import ProgressWatcher
+    from results.webhooks.settings import WebhookSettings
+    from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+    from storage.postgres.settings import DatabaseSettings
+    from topics.clients.admin import TopicAdmin
+    from topics.clients.consumer import GroupConsumer
+    from topics.clients.producer import RecordProducer
+    from topics.clients.start_check import check_topics, topics_of_role
+    from topics.records.catalogue import CAPACITY, EVENTS
+    from topics.settings import KafkaSettings
+    from topics.tail_readers.tail_reader_thread import TailReaderThread
+    from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 LOG = logging.getLogger(__name__)
 

@@ -24,9 +24,26 @@ gc.collect()
 print(after())
 """
 
+IMPORTS = """
+import gc
+from core.runtime.garbage_collection import uncollected_imports
+
+frozen = gc.get_freeze_count()
+with uncollected_imports():
+    import json
+    print(gc.isenabled())
+print(gc.isenabled(), gc.get_freeze_count() > frozen)
+"""
+
+
+def output_of(program: str) -> str:
+    argv = [sys.executable, "-c", program]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
+
 
 def test_later_garbage_is_collected() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=30
-    )
-    assert shown.stdout == "50000 True\nNone True\nNone\n"
+    assert output_of(PROGRAM) == "50000 True\nNone True\nNone\n"
+
+
+def test_imported_modules_are_never_searched_for_garbage() -> None:
+    assert output_of(IMPORTS) == "False\nTrue True\n"
