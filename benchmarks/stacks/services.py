@@ -30,11 +30,11 @@ class Service:
 
 
 @contextmanager
-def running_kafka(folder: Path) -> Iterator[Service]:
+def running_kafka(folder: Path, *java_options: str) -> Iterator[Service]:
     """Run a broker for a block."""
     broker = embedded_kafka.EmbeddedKafka(folder, cache_dir(os.environ), is_open=True)
     broker.prepare()
-    child = broker.child()
+    child = broker.child(java_options=java_options)
     child = replace(child, argv=(*child.argv, *_LONG_SESSION))
     with running_child(child, folder / "logs") as supervisor:
         supervisor.wait_until(broker.is_ready, timeout_s=embedded_kafka.READY_S_MAX, what="Kafka")

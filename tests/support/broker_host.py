@@ -19,6 +19,9 @@ HOST_MODULE = __name__
 
 _ANSWER_S_MAX = 120.0
 
+_HEAP = "-Xmx1g"
+"""The topics of all tests stay: with half of it, collections take 0.8 s each in the end."""
+
 
 def broker_of_session() -> str:
     """Return `host:port` of the broker of all workers."""
@@ -47,7 +50,7 @@ def host(listener: socket.socket, folder: Path) -> None:
                 if not address:
                     from benchmarks.stacks.services import running_kafka  # imports for a second
 
-                    address = stack.enter_context(running_kafka(folder)).address
+                    address = stack.enter_context(running_kafka(folder, _HEAP)).address
                 with suppress(OSError):  # the worker has ended, or waited for too long
                     connection.sendall(f"{address}\n".encode())
 
