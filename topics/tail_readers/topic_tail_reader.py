@@ -34,7 +34,7 @@ class TopicTailReader:
     Every method that reads raises KafkaUnavailableError.
     """
 
-    fetch_wait_ms: ClassVar[int] = 500
+    fetch_wait_ms: ClassVar[int] = 1000
     """Longest wait of a broker for records; the client reports a partition's end after it."""
 
     queue_kbytes_max: ClassVar[int] = 8 * 1024
