@@ -17,8 +17,7 @@ _COMPILED: Final = LRUCache[Any, Any](4000)
 def share_compiled_statements() -> None:
     """Give each engine that is created from now on the same `compiled_cache`.
 
-    The dialect is a part of the cache's keys, and each engine has an instance of it. All servers of
-    a session are of one release, so that the instances compile alike.
+    The dialect is a part of the cache's keys, and each engine has an instance of it.
     """
     PGDialect_psycopg.__hash__ = _hash_of_dialect  # type: ignore[method-assign,assignment]
     PGDialect_psycopg.__eq__ = _are_alike  # type: ignore[method-assign,assignment]
@@ -31,4 +30,10 @@ def _hash_of_dialect(_: PGDialect_psycopg) -> int:
 
 
 def _are_alike(one: PGDialect_psycopg, other: object) -> bool:
-    return type(one) is type(other)
+    return type(one) is type(other) and _options(one) == _options(other)
+
+
+def _options(dialect: Any) -> tuple[object, ...]:
+    """Return what compiled statements depend on."""
+    serializers = dialect._json_serializer, dialect._json_deserializer
+    return dialect.server_version_info, dialect.paramstyle, *serializers

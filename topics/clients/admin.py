@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
 )
 
 from topics.clients.client_factory import new_client
+from topics.clients.missing_topics import ABSENT_TOPIC
 from topics.clients.partition_offsets import offsets_at
 from topics.clients.topic_drift import (
     TopicDifference,
@@ -56,7 +57,6 @@ _TRANSIENT = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
-_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
 
 
 class TopicAdmin:
@@ -76,7 +76,7 @@ class TopicAdmin:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._client.describe_cluster(request_timeout=1.0).result()
+                self._client.list_topics(timeout=1.0)
                 return
             except KafkaException as error:
                 if time.monotonic() > deadline:
@@ -301,7 +301,7 @@ class TopicAdmin:
         with self._named_failures():
             futures = self._client.describe_topics(wanted, request_timeout=REQUEST_TIMEOUT_S)
             for name, future in futures.items():
-                if _refusal(future) not in _ABSENT:
+                if _refusal(future) not in ABSENT_TOPIC:
                     known[name] = future.result()
         return known
 

@@ -14,10 +14,10 @@ MISSING_TOPIC_S_MAX: Final = 30.0
 METADATA_TIMEOUT_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 0.5
 
-_MISSING: Final = frozenset(
+ABSENT_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 )
-"""The errors of a topic that does not exist, and of one that the client may not describe."""
+"""Error codes of a topic that does not exist, and of one that the client may not describe."""
 
 
 def is_missing_topic_error(message: Message) -> bool:
@@ -30,7 +30,9 @@ class MissingTopicMonitor:
     """Requests metadata until all topics exist, so that the client subscribes to new ones at once.
 
     The client itself refreshes its metadata only after minutes. Each topic is asked for by its
-    name, since a shared cluster may have ten thousand others.
+    name, since a shared cluster may have ten thousand others. Under the `classic` protocol the
+    client compares its subscription with the metadata, and joins again, only when it lists all
+    topics of the cluster: it does so once all of its own exist.
     """
 
     def __init__(self, consumer: Consumer, names: Sequence[str], *, has_error_events: bool) -> None:
@@ -58,20 +60,26 @@ class MissingTopicMonitor:
     def _check_metadata(self, since_s: float) -> None:
         self._check_at_s = time.monotonic() + _CHECK_INTERVAL_S
         try:
-            missing = [name for name in self._names if not self._is_known(name)]
-            if not missing and self._has_error_events:
-                # Under the `classic` protocol the client compares its subscription with the
-                # metadata, and joins again, only when it lists all topics of the cluster.
-                self._consumer.list_topics(timeout=METADATA_TIMEOUT_S)
+            missing = self._missing_names()
         except KafkaException:
             return  # the broker does not answer, so the topics are not known to be missing
         if not missing:
             self._missing_since_s = None
         elif time.monotonic() - since_s > MISSING_TOPIC_S_MAX:
-            raise KafkaUnavailableError(f"there is no topic {missing[0]}")
+            raise KafkaUnavailableError(
+                f"topic {missing[0]} does not exist, or this client may not describe it"
+            )
 
-    def _is_known(self, name: str) -> bool:
+    def _missing_names(self) -> list[str]:
         """Raises KafkaException."""
-        topics = self._consumer.list_topics(name, timeout=METADATA_TIMEOUT_S).topics
-        error = topics[name].error
-        return error is None or error.code() not in _MISSING
+        missing = [name for name in self._names if not self._exists(name)]
+        if missing or not self._has_error_events:
+            return missing
+        # Another broker may answer this one, which does not know the topics yet.
+        known = self._consumer.list_topics(timeout=METADATA_TIMEOUT_S).topics
+        return [name for name in self._names if name not in known]
+
+    def _exists(self, name: str) -> bool:
+        """Raises KafkaException."""
+        error = self._consumer.list_topics(name, timeout=METADATA_TIMEOUT_S).topics[name].error
+        return error is None or error.code() not in ABSENT_TOPIC

@@ -146,6 +146,11 @@ class CallerLiveness:
         return None if last is None else last.clock_s + (now_s - last.read_at_s)
 
 
+class _CallersTail(TopicTailReader):
+    fetch_wait_ms = 500
+    """The request for the end offset waits behind a fetch, and delays an abort."""
+
+
 class CallerHeartbeatReader:
     """Reads `callers` from its end in a thread."""
 
@@ -158,7 +163,7 @@ class CallerHeartbeatReader:
         on_heartbeat: Callable[[CallerHeartbeat], None] = lambda _: None,
     ) -> None:
         """`on_heartbeat` is called in the thread, after the heartbeat is recorded here."""
-        self._reader = TopicTailReader(
+        self._reader = _CallersTail(
             settings, CALLERS, client_id=f"{client_id}-callers", reset_to_earliest=False
         )
         self._clock, self._on_heartbeat = clock, on_heartbeat

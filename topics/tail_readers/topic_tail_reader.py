@@ -18,7 +18,7 @@ from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
 
 _COUNT_MAX = 500
-_REQUEST_S = 2.0
+_REQUEST_S = 2.0  # a request waits behind the fetch in progress, see `fetch_wait_ms`
 _RETRY_S = 0.05
 
 BUSY_RECORDS_PER_S: Final = 1_000

@@ -160,9 +160,7 @@ def test_a_restart_before_the_loss_is_found_does_not_hide_it(
 
 
 @pytest.mark.parametrize(("age_s", "advances"), [(0, False), (0.8, False), (1, True), (-60, True)])
-def test_one_of_several_processes_increments_the_number_in_a_second(
-    engine: sa.Engine, age_s: float, advances: bool
-) -> None:
+def test_the_number_advances_once_a_second(engine: sa.Engine, age_s: float, advances: bool) -> None:
     """A time in the future, of a clock that was set back, must not stop the number."""
     advanced_at = sa.func.now() - timedelta(seconds=age_s)
     with engine.begin() as connection:  # within a transaction, now() is constant
@@ -172,6 +170,21 @@ def test_one_of_several_processes_increments_the_number_in_a_second(
         after = DatabaseWatermark(connection).advance(before.number)
         expected = replace(before, number=before.number + 1) if advances else None
         assert after == expected
+
+
+def test_one_of_several_processes_increments_the_number(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    producer: RecordProducer,
+    intake: Intake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    number = intake.publish()
+    monkeypatch.setattr("storage.postgres.watermark_row._INTERVAL", timedelta(hours=1))
+    other = Intake(engine, kafka, producer)
+    with closing(other.reader):
+        other.publisher.run_once()
+        assert other.number == number
 
 
 def test_a_log_of_another_installation_stops_nothing(

@@ -185,7 +185,7 @@ class ReaderBench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.tail = TickingClock(), SteppedReader()
-        monkeypatch.setattr(callers_module, "TopicTailReader", lambda *_args, **_named: self.tail)
+        monkeypatch.setattr(callers_module, "_CallersTail", lambda *_args, **_named: self.tail)
         self.heartbeats = CallerHeartbeatReader(
             cast(KafkaSettings, None), client_id="test", clock=self.clock
         )
