@@ -61,8 +61,8 @@ settings.register_profile(
 )
 settings.load_profile("millrace")
 
-# As in roles. With pytest's `log_level` each phase of a test would set the level of the root logger
-# four times, and each time forget what all loggers know of it: 3 % of the CPU of the unit tests.
+# As in roles. With pytest's `log_level` each phase of a test would set the root logger's level four
+# times, which clears the cached levels of all loggers: 3 % of the CPU of the unit tests.
 logging.getLogger().setLevel(logging.INFO)
 
 # One log line a poll would hide the output of a failing test.
