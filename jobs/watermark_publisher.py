@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.commit_watermark import CommitsLostError, CommitWatch, CommitWatermark
-from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.engines import DATABASE_UNAVAILABLE, autocommit
 from storage.postgres.watermark_row import DatabaseWatermark, raise_if_commits_lost
 from topics.clients.producer import PartitionSender
 from topics.clients.tracked_sends import TrackedSends
@@ -67,7 +67,7 @@ class WatermarkPublisher:
         self.check()
         if not self._sends.is_acknowledged:
             return
-        with self._engine.begin() as connection:
+        with autocommit(self._engine) as connection:
             watermark = DatabaseWatermark(connection).advance(self._watch.highest)
         if watermark is not None:
             self._watch.highest = watermark.number

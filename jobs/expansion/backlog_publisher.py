@@ -10,6 +10,7 @@ from jobs.expansion.backlog import REPEAT_S, BacklogSnapshot, PublishedPools
 from jobs.expansion.load_cache import LoadCache
 from jobs.validation.validating_files import find_validating_files
 from registry.models import list_served_pools
+from storage.postgres.engines import autocommit
 from topics.clients.producer import PartitionSender
 from topics.records.catalogue import BACKLOG
 from topics.records.codec import encode, kind_headers
@@ -65,7 +66,7 @@ class BacklogPublisher:
 
     def snapshot(self) -> BacklogSnapshot:
         """Refresh the loads and return their work. Raises one of DATABASE_UNAVAILABLE."""
-        with self._engine.begin() as connection:
+        with autocommit(self._engine) as connection:
             validating = find_validating_files(connection)
         with self._loads.current() as loads:
             now_s, backlog, epochs = loads.openings.now_s, loads.backlog.copy(), loads.epochs()

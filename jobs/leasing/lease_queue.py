@@ -18,6 +18,7 @@ from core.clock import Clock
 from jobs.leasing.active_leases import ActiveLeases
 from jobs.leasing.leases import Lease, is_unheld
 from jobs.tables.jobs import job_leases, jobs
+from storage.postgres.engines import autocommit
 
 PLAN_JOBS_MAX: Final = 64
 PLAN_AGE_S_MAX: Final = 1.0
@@ -67,7 +68,7 @@ class LeaseQueue:
 
     def _load_plan(self) -> None:
         query = fair_order_query(self.leases.role, self.where, after=self.served)
-        with self.engine.begin() as connection:
+        with autocommit(self.engine) as connection:
             self._plan = deque((row.id, row.tenant_id) for row in connection.execute(query))
         self._plan_until_s = self.clock.monotonic_s() + PLAN_AGE_S_MAX
 

@@ -24,6 +24,7 @@ from jobs.leasing.job_backoff import JobBackoff
 from jobs.recovery.re_emit import ReEmitter
 from jobs.recovery.retry_policy import RetryRules
 from jobs.tables.jobs import job_cursors, jobs
+from storage.postgres.engines import autocommit
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class ResumeSweep:
 
         A job that could not be emitted backs off and delays no other job.
         """
-        with self.engine.begin() as connection:
+        with autocommit(self.engine) as connection:
             due = connection.scalars(resume_query()).all()
         now_s = self.clock.monotonic_s()
         waiting = {job_id for job_id in due if self.backoff.is_waiting(job_id, now_s)}

@@ -48,6 +48,7 @@ from jobs.store.transaction_keepalive import IDLE_S_MAX, LIMIT_IDLE_TIME, wait_w
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
+from storage.postgres.engines import autocommit
 from topics.clients.producer import RecordProducer
 from topics.clients.tracked_sends import TrackedSends
 from topics.records.records import Item, JobRef
@@ -101,9 +102,10 @@ class RetryEmitter:
         then.
         """
         pools = capacities.pools()
-        with self.engine.begin() as connection:
+        with autocommit(self.engine) as connection:
             if not has_waiting_retries(connection):
                 return
+        with self.engine.begin() as connection:
             due = [job for job in find_due_jobs(connection, _ROUND_MAX) if job.pool in pools]
             create_missing_budgets(connection, {job.pool for job in due})
         by_pool: defaultdict[str, list[DueJob]] = defaultdict(list)

@@ -26,6 +26,7 @@ from jobs.validation.pinned_models import ModelsAtCreation, pinned_models
 from jobs.validation.validation_task import ExistingFiles
 from jobs.validation.validator import MEDIUM_BYTES_MAX, LeasedValidation
 from jobs.validation.verdicts import record_append_verdict
+from storage.postgres.engines import autocommit
 
 ROLE: Final = "append"
 """The lease role; the expansion of the job continues under its own lease."""
@@ -71,7 +72,7 @@ class AppendValidator:
                 raise
 
     def _any_waits(self) -> bool:
-        with self.engine.begin() as connection:
+        with autocommit(self.engine) as connection:
             return bool(connection.scalar(_ANY_WAITS))
 
     def _validate_next(self, lease: Lease) -> None:

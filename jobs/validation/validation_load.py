@@ -19,6 +19,7 @@ from jobs.validation import append_validator
 from jobs.validation.byte_count import ByteCount
 from jobs.validation.validating_files import FILES_MAX
 from jobs.validation.verdicts import VALIDATION_DUE
+from storage.postgres.engines import autocommit
 from topics.clients.producer import PartitionSender
 from topics.records.catalogue import BACKLOG
 from topics.records.codec import encode, kind_headers
@@ -46,7 +47,7 @@ class ValidationLoadPublisher:
 
     def run_once(self) -> None:
         """Publish the load since the last time. Raises DeliveryError, DATABASE_UNAVAILABLE."""
-        with self._engine.begin() as connection:
+        with autocommit(self._engine) as connection:
             waiting = waiting_bytes(connection)
         load, validated = self._meter.read(), self._validated.take_count()
         if load.seconds <= 0 or not self._sender.has_space(BACKLOG.name, 0):

@@ -1,6 +1,8 @@
 """Creates SQLAlchemy engines for Postgres and driver cursors, and classifies their errors."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -45,6 +47,15 @@ ROW_EXISTS: Final[tuple[type[Exception], ...]] = (psycopg.errors.UniqueViolation
 DATA_REJECTED: Final[tuple[type[Exception], ...]] = (psycopg.DataError, psycopg.IntegrityError)
 """For `except` around a driver's cursor: an invalid value or a violated constraint."""
 
+TRUSTED_S: Final = 0.1
+"""A connection that was in use this long ago is not tested, in seconds.
+
+A test is one round trip before each transaction, a quarter of what most of them take. A restart
+of Postgres takes longer.
+"""
+
+_USED_S: Final = "used_s"
+
 # A vanished host is detected after 10 + 3 * 5 s, not after the kernel's hours.
 _KEEPALIVE: Final[Mapping[str, int]] = {
     "keepalives": 1,
@@ -64,8 +75,20 @@ def create_engine(settings: DatabaseSettings, *, application_name: str) -> sqlal
         **_pool_options(settings),
     )
     sqlalchemy.event.listen(engine, "handle_error", _translate_lost_session, retval=True)
-    sqlalchemy.event.listen(engine, "checkout", _reject_read_only_server)
+    sqlalchemy.event.listen(engine, "checkout", _check_connection)
+    sqlalchemy.event.listen(engine, "connect", _note_use)
+    sqlalchemy.event.listen(engine, "checkin", _note_use)
     return engine
+
+
+@contextmanager
+def autocommit(engine: sqlalchemy.Engine) -> Iterator[sqlalchemy.Connection]:
+    """Yield a connection whose statements commit one by one.
+
+    A read of one statement then takes one round trip, not three (`BEGIN`, statement, `COMMIT`).
+    """
+    with engine.connect() as connection:
+        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
@@ -120,10 +143,27 @@ def _translate_lost_session(context: sqlalchemy.engine.ExceptionContext) -> Base
     )
 
 
-def _reject_read_only_server(driver: psycopg.Connection, *_: object) -> None:
-    """Make the pool reconnect, which waits for a server that accepts writes."""
+def _note_use(_driver: object, record: sqlalchemy.pool.ConnectionPoolEntry) -> None:
+    record.info[_USED_S] = time.monotonic()
+
+
+def _check_connection(
+    driver: psycopg.Connection, record: sqlalchemy.pool.ConnectionPoolEntry, _proxy: object
+) -> None:
+    """Make the pool reconnect if the connection is lost, or its server rejects writes.
+
+    A restart of Postgres then fails no transaction of an idle pool, and the pool waits for a server
+    that accepts writes.
+    """
     if any(driver.info.parameter_status(name) == "on" for name in _READ_ONLY_STATUS):
         raise sqlalchemy.exc.DisconnectionError("the server is read-only")
+    if time.monotonic() - record.info[_USED_S] > TRUSTED_S:
+        try:
+            driver.autocommit = True
+            driver.execute("")
+            driver.autocommit = False
+        except psycopg.OperationalError as lost:  # other connections of the pool are lost, too
+            raise sqlalchemy.exc.InvalidatePoolError("the connection is lost") from lost
 
 
 def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:
@@ -131,7 +171,6 @@ def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:
         "pool_size": settings.pool_size,
         "max_overflow": 0,  # `pool_size` is an exact bound, which operators sum up
         "pool_timeout": settings.pool_wait_s,
-        "pool_pre_ping": True,  # one round trip, so that a restart of Postgres fails no transaction
         "pool_use_lifo": True,  # idle connections stay idle, and can be closed
         "use_native_hstore": False,  # not used; saves a query per process
     }

@@ -13,6 +13,7 @@ from core.commit_watermark import (
     CommitWatch,
     CommitWatermark,
 )
+from storage.postgres.engines import autocommit
 from storage.postgres.metadata import Timestamp, metadata
 
 commit_watermark: Final = sa.Table(
@@ -101,7 +102,7 @@ def raise_if_commits_lost(
 
     Raises CommitsLostError, and one of DATABASE_UNAVAILABLE.
     """
-    with engine.begin() as connection:
+    with autocommit(engine) as connection:
         lost = watch.find_loss(DatabaseWatermark(connection), log or {})
     if lost is not None:
         raise CommitsLostError(number=lost.number, known=lost.lost_above)

@@ -12,7 +12,13 @@ import sqlalchemy as sa
 import sqlalchemy.exc
 
 from migrations.runner import upgrade
-from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine, raw_cursor
+from storage.postgres.engines import (
+    DATABASE_UNAVAILABLE,
+    TRUSTED_S,
+    autocommit,
+    create_engine,
+    raw_cursor,
+)
 from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute, with_database
@@ -196,8 +202,34 @@ def test_an_idle_engine_survives_a_lost_backend(new_engine: NewEngine, engine: s
     with victim.connect() as one, victim.connect() as two:
         assert [c.execute(sa.text("SELECT 1")).scalar_one() for c in (one, two)] == [1, 1]
     assert terminate(engine, name) == 2
+    time.sleep(2 * TRUSTED_S)
     with victim.connect() as connection:
         assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+
+
+def test_a_connection_in_use_a_moment_ago_is_not_tested(
+    new_engine: NewEngine, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.postgres.engines.TRUSTED_S", 3600.0)
+    name = f"test-{uuid.uuid4().hex}"
+    victim = new_engine(name=name)
+    with victim.connect() as one, victim.connect() as two:
+        assert [c.execute(sa.text("SELECT 1")).scalar_one() for c in (one, two)] == [1, 1]
+    assert terminate(engine, name) == 2
+    with pytest.raises(DATABASE_UNAVAILABLE), victim.connect() as connection:
+        connection.execute(sa.text("SELECT 1"))
+    with victim.connect() as connection:  # the error has replaced the other one, too
+        assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+
+
+def test_statements_commit_one_by_one(engine: sa.Engine, table: str) -> None:
+    with autocommit(engine) as connection:
+        connection.execute(sa.text(f"INSERT INTO {table} VALUES (1)"))
+        assert count_rows(engine, table) == 1
+    with engine.connect() as connection:  # the connection of the pool begins transactions again
+        connection.execute(sa.text(f"INSERT INTO {table} VALUES (2)"))
+        connection.rollback()
+    assert count_rows(engine, table) == 1
 
 
 @pytest.fixture
