@@ -87,7 +87,7 @@ unit: setup ## Unit and property tests alone
 test: export CI := true
 test: check jars ## Run check, then the SDK, end-to-end and integration tests on real services
 	$(SERVICES) -n 2 tests/sdk tests/e2e
-	$(SERVICES) -n 5 tests/integration
+	$(SERVICES) -n 6 tests/integration
 
 # The first run builds Helm, kubeconform and promtool from deploy/helm/tools into the user's cache: minutes.
 chart: setup ## Check the Helm chart with Helm, kubeconform and promtool (needs Go; no cluster, no network once built)

@@ -5,10 +5,11 @@ from pathlib import PurePath, PurePosixPath
 from xdist.scheduler import LoadFileScheduling
 
 LONGEST = (
-    *("test_vllm_engine", "test_demo", "test_vllm_pooling"),
-    *("test_model_registry", "test_vllm_clients"),
+    *("e2e/test_vllm_engine", "e2e/test_demo", "e2e/test_vllm_pooling"),
+    *("e2e/test_model_registry", "e2e/test_vllm_clients"),
+    *("gpu_consumers/test_poison", "topics/test_clients", "webhooks/test_receivers"),
 )
-"""Files that take minutes. They run first, so that no worker starts one at the end."""
+"""Files that take long, and their folders. They run first: no worker starts one at the end."""
 
 ENGINES = frozenset({"test_vllm_engine", "test_vllm_pooling"})
 """Files whose classes start an engine each."""
@@ -42,8 +43,8 @@ def rank_of(file: PurePath) -> int:
     """
     if TWO_BROKERS in file.as_posix():
         return 0
-    if file.stem in LONGEST:
-        return LONGEST.index(file.stem)
+    if (name := f"{file.parent.name}/{file.stem}") in LONGEST:
+        return LONGEST.index(name)
     return len(LONGEST) + (file.stem not in SHARED_STACK)
 
 
