@@ -227,7 +227,7 @@ def create_batch_admission(
     return BatchAdmission(online, estimates, settings.bulk_backlog_s_max)
 
 
-def batch_admission(request: Request) -> BatchAdmission | None:
+async def batch_admission(request: Request) -> BatchAdmission | None:
     """Return the admission of the application; None: it serves no online calls."""
     admission: BatchAdmission | None = request.app.state.batch_admission
     return admission

@@ -171,7 +171,7 @@ async def upload(request: IdempotentRequestDep) -> Response:
     return saved_response(answer, is_replay=is_replay)
 
 
-def _cursor(
+async def _cursor(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,

@@ -19,8 +19,8 @@ from jobs.store.keyset_pages import PageCursor, unknown_cursor_error
 class PageParameters:
     """The page that a request asks for. Routes get it as `PageDep`."""
 
-    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = 20
-    after: str | None = None  # id of the last object of the page before
+    limit: int
+    after: str | None  # id of the last object of the page before
 
     def after_row(self, prefix: str) -> UUID | None:
         """Return the row before the page; None for the first page. Raises InvalidFieldError."""
@@ -31,7 +31,13 @@ class PageParameters:
         return PageCursor(limit=self.limit, after=self.after_row(prefix))
 
 
-PageDep = Annotated[PageParameters, Depends()]
+async def _page(
+    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = 20, after: str | None = None
+) -> PageParameters:
+    return PageParameters(limit, after)
+
+
+PageDep = Annotated[PageParameters, Depends(_page)]
 
 
 def parse_after(prefix: str, after: str | None) -> UUID | None:

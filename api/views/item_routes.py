@@ -53,7 +53,7 @@ ITEM: Final = f"{JOB}_req"
 _ID: Final = re.compile(rf"{ITEM}_([0-9a-f]{{32}})([0-9a-f]{{8}})")
 
 
-def _one_status(request: Request, status: ItemStatus | None = None) -> ItemStatus | None:
+async def _one_status(request: Request, status: ItemStatus | None = None) -> ItemStatus | None:
     if len(request.query_params.getlist("status")) > 1:
         raise InvalidFieldError("Filter by at most one status.", param="status")
     return status

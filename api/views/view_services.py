@@ -176,7 +176,7 @@ def create_view_services(
     )
 
 
-def _views_of(request: Request) -> ViewServices:
+async def _views_of(request: Request) -> ViewServices:
     views: ViewServices = request.app.state.views
     return views
 

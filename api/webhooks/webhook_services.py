@@ -107,7 +107,7 @@ def _not_configured() -> ApiError:
     )
 
 
-def _services_of(request: Request) -> WebhookServices:
+async def _services_of(request: Request) -> WebhookServices:
     services: WebhookServices = request.app.state.webhooks
     return services
 

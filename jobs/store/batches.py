@@ -5,6 +5,7 @@ A job belongs to one tenant and is not found for any other. A job of kind `reque
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -118,8 +119,8 @@ def find_job(
 
     Raises JobNotFoundError, also for foreign ids.
     """
-    query = job_query(tenant_id, job_id, with_errors=with_errors)
-    row = connection.execute(query).one_or_none()
+    query = job_query(with_errors=with_errors)
+    row = connection.execute(query, {"job_id": job_id, "tenant_id": tenant_id}).one_or_none()
     if row is None:
         raise JobNotFoundError
     return row
@@ -188,9 +189,14 @@ def checked_window_s(new: NewJob) -> int:
     return window_s
 
 
-def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
-    """Return the query of one batch with its counters."""
-    is_owned = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+@cache
+def job_query(*, with_errors: bool = False) -> sa.Select[Any]:
+    """Return the query of one batch with its counters, by the parameters `job_id`, `tenant_id`.
+
+    Clients ask for it many times a second, and to build it takes as long as to run it.
+    """
+    tenant_id = sa.bindparam("tenant_id", type_=jobs.c.tenant_id.type)
+    is_owned = (jobs.c.id == sa.bindparam("job_id"), jobs.c.tenant_id == tenant_id)
     query = listed_query(with_errors=with_errors).add_columns(tenant_hours(tenant_id))
     return query.where(*is_owned)
 
