@@ -7,6 +7,7 @@ The database's clock decides. A job whose record was lost would otherwise stay o
 
 from collections.abc import Collection
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -39,6 +40,7 @@ _NOT_VALIDATED: Final = LineError(
 )
 
 
+@cache
 def expiry_due_query(limit: int) -> sa.Select[tuple[object, ...]]:
     """Return the query that locks expired jobs; concurrent sweeps skip each other's jobs."""
     return (
@@ -129,6 +131,7 @@ def end_without_verdict(connection: sa.Connection, grace_s: float) -> int:
     return len(due)
 
 
+@cache
 def unvalidated_query(grace_s: float) -> sa.Select[tuple[Any, ...]]:
     """Return the query that locks jobs that were closed `grace_s` ago and have no verdict."""
     closed_at = sa.case(
@@ -165,6 +168,7 @@ def republish_closes(connection: sa.Connection, stall_limit_s: float) -> int:
     return len(found)
 
 
+@cache
 def closes_query(stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
     """Return the query that locks closed jobs without progress for `stall_limit_s`."""
     closed_since = sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at)

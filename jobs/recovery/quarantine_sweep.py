@@ -32,6 +32,19 @@ _MAY_GO_ON: Final = sa.and_(
     sa.literal_column("jobs.quarantined_until IS NOT NULL AND jobs.state = 'in_progress'"),
     ~sa.exists().where(OF_JOB, IS_ACTIVE),
 )
+_HELD: Final = (
+    sa.select(jobs, tenant_quarantines.c.ends_at)
+    .join(tenant_quarantines, OF_JOB)
+    .where(_MUST_WAIT)
+    .limit(_JOBS_MAX)
+    .with_for_update(of=jobs, key_share=True, skip_locked=True)
+)
+_RELEASED: Final = (
+    sa.select(jobs)
+    .where(_MAY_GO_ON)
+    .limit(_JOBS_MAX)
+    .with_for_update(of=jobs, key_share=True, skip_locked=True)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +66,8 @@ class QuarantineSweep:
 
     def _hold(self) -> int:
         """Make the records of batches void that must wait; return how many batches."""
-        query = (
-            sa.select(jobs, tenant_quarantines.c.ends_at)
-            .join(tenant_quarantines, OF_JOB)
-            .where(_MUST_WAIT)
-            .limit(_JOBS_MAX)
-            .with_for_update(of=jobs, key_share=True, skip_locked=True)
-        )
         with self.engine.begin() as connection:
-            found = connection.execute(query).all()
+            found = connection.execute(_HELD).all()
             for row in found:
                 values = {"quarantined_until": row.ends_at, "void_below": row.control_version + 1}
                 write_control_state(connection, row, values)
@@ -69,14 +75,8 @@ class QuarantineSweep:
 
     def _release(self) -> int:
         """Let batches go on whose quarantine has ended; return how many."""
-        query = (
-            sa.select(jobs)
-            .where(_MAY_GO_ON)
-            .limit(_JOBS_MAX)
-            .with_for_update(of=jobs, key_share=True, skip_locked=True)
-        )
         with self.engine.begin() as connection:
-            found = connection.execute(query).all()
+            found = connection.execute(_RELEASED).all()
             for row in found:
                 write_control_state(connection, row, {"quarantined_until": None})
         return len(found)

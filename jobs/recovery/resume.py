@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 from uuid import UUID
 
@@ -82,6 +83,7 @@ class ResumeSweep:
             _LOG.info("a job goes on", extra={"job": job_id.hex, "items": count})
 
 
+@cache
 def resume_query() -> sa.Select[UUID]:
     """Return the query of the jobs that are due, the oldest first."""
     query: sa.Select[UUID] = sa.select(jobs.c.id)
