@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +51,12 @@ class TwoBrokers:
     def create_topics(
         self, kafka: KafkaSettings, topics: Iterable[Topic], second: Mapping[str, set[int]]
     ) -> None:
-        """Create topics; the partitions in `second`, by topic, are on the second broker alone."""
+        """Create topics; the partitions in `second`, by topic, are on the second broker alone.
+
+        Waits until it is alive: the controller refuses partitions of a broker that was just thawed.
+        """
         admin = AdminClient({"bootstrap.servers": self.address})
+        _wait_for_both(admin)
         new = [
             NewTopic(
                 kafka.topic_prefix + topic.name,
@@ -95,12 +99,22 @@ def running_brokers(folder: Path) -> Iterator[TwoBrokers]:
         TopicAdmin(KafkaSettings(bootstrap_servers=address)).wait_for_broker(_READY_S_MAX)
         _create_offsets_topic(address)
         supervisor.start(children[1:])
-        both = len(children)
-        until(lambda: len(admin.list_topics().brokers) == both, timeout_s=_READY_S_MAX)
+        _wait_for_both(admin)
         yield brokers
     finally:
         brokers.thaw()
         supervisor.stop()
+
+
+def _wait_for_both(admin: AdminClient) -> None:
+    """Wait until the controller knows both brokers as alive."""
+
+    def are_alive() -> bool:
+        with suppress(KafkaException):  # its connection to a broker has just ended
+            return len(admin.list_topics(timeout=_REQUEST_S_MAX).brokers) == 2
+        return False
+
+    until(are_alive, timeout_s=_READY_S_MAX)
 
 
 def _create_offsets_topic(address: str) -> None:
