@@ -51,7 +51,7 @@ TRUSTED_S: Final = 0.1
 """A connection that was in use this long ago is not tested, in seconds.
 
 A test is one round trip before each transaction, a quarter of what most of them take. A restart
-of Postgres takes longer.
+of Postgres takes longer (ADR 114).
 """
 
 _USED_S: Final = "used_s"
