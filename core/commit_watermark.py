@@ -37,7 +37,7 @@ class CommitWatermark:
 
 
 class WatermarkRow(Protocol):
-    """The watermark of the database, within one transaction."""
+    """The watermark of the database; each method is one statement."""
 
     def read(self) -> CommitWatermark | None:
         """Return the watermark, None without one."""

@@ -48,7 +48,7 @@ DATA_REJECTED: Final[tuple[type[Exception], ...]] = (psycopg.DataError, psycopg.
 """For `except` around a driver's cursor: an invalid value or a violated constraint."""
 
 TRUSTED_S: Final = 0.1
-"""A connection that was in use this long ago is not tested, in seconds.
+"""A connection that was returned to the pool less than this ago is not tested, in seconds.
 
 A test is one round trip before each transaction, a quarter of what most of them take. A restart
 of Postgres takes longer (ADR 114).
@@ -162,7 +162,7 @@ def _check_connection(
             driver.autocommit = True
             driver.execute("")
             driver.autocommit = False
-        except psycopg.OperationalError as lost:  # other connections of the pool are lost, too
+        except psycopg.Error as lost:  # other connections of the pool are lost, too
             raise sqlalchemy.exc.InvalidatePoolError("the connection is lost") from lost
 
 

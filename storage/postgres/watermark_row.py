@@ -46,10 +46,10 @@ _COLUMNS: Final = (_ROW.installation_id, _ROW.number, _ROW.lost_above)
 
 
 class DatabaseWatermark:
-    """The watermark as one transaction sees it: a `core.commit_watermark.WatermarkRow`."""
+    """The watermark in its table: a `core.commit_watermark.WatermarkRow`."""
 
     def __init__(self, connection: sa.Connection) -> None:
-        """Use `connection`, whose transaction the caller ends."""
+        """Use `connection`, whose transaction the caller ends, if there is one."""
         self._connection = connection
 
     def read(self) -> CommitWatermark | None:
