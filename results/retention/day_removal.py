@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from results.tables import billed_calls
-from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.engines import DATABASE_UNAVAILABLE, autocommit
 from storage.postgres.items import items
 from topics.records.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 
@@ -123,8 +123,7 @@ def needed_query(day: int) -> sa.Select[Any]:
 
 def _drop(engine: sa.Engine, table: sa.Row[Any]) -> bool:
     """Detach and drop a partition; return whether it is dropped. Neither runs in a transaction."""
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-    with autocommit.connect() as connection:
+    with autocommit(engine) as connection:
         try:
             connection.exec_driver_sql(_TIMEOUTS)
             if table.is_attached:
